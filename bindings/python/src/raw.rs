@@ -117,8 +117,8 @@ pub(crate) fn explain(call: RawCall, place: &str, threads: usize, wanted: i64) -
     let explanation::Explanation { problem, target, passes } =
         explanation::explain(&call.call()?, &place, wanted)?;
     let pass = |pass: explanation::Pass| {
-        let explanation::Pass { kernel, why, stages, workspace, others, refused } = pass;
-        (kernel, why, stages, workspace, others, refused)
+        let explanation::Pass { kernel, why, stages, workspace, refused } = pass;
+        (kernel, why, stages, workspace, refused)
     };
     let [forward, backward] = passes.map(pass);
     Ok((problem, target, forward, backward))
@@ -127,8 +127,8 @@ pub(crate) fn explain(call: RawCall, place: &str, threads: usize, wanted: i64) -
 /// The problem, the target, and the forward and the backward pass.
 type RawExplanation = (String, String, RawPass, RawPass);
 
-/// Kernel, reason, stages, bytes of the workspace, other kernels, and refusals with their reasons.
-type RawPass = (String, String, Vec<(String, String)>, usize, Vec<String>, Vec<(String, String)>);
+/// Kernel, reason, stages, bytes of the workspace, and refusals with their reasons.
+type RawPass = (String, String, Vec<(String, String)>, usize, Vec<(String, String)>);
 
 /// Computes the output into memory of the caller.
 #[pyfunction]

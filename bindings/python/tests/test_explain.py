@@ -18,20 +18,17 @@ def call(device="sm_90", change=lambda tensor: tensor, **sizes):
 
 def test_a_gpu_can_be_described():
     found = call()
-    assert found.problem == "b1_q300_h8_d32_l6x9.3x5.2x2_p4_bshd_f32"
-    assert found.target == "sm_90 with 132 SMs, which is described"
+    assert found.problem == "b1_q300_h8_d32_l6x9.3x5.2x2_p4_bshd_f32_s73"
+    assert found.target == "sm_90 with 132 SMs"
     for name, part in (("forward", found.forward), ("backward", found.backward)):
         assert part.kernel.startswith("rows:"), part
         assert part.why.startswith("There are few queries") and part.why.endswith(".")
         assert part.stages and all(key and why for key, why in part.stages)
-        assert part.others[-1] == "generic"
         assert part.kernel not in [kernel for kernel, _ in part.refused]
-        text = str(found)
-        assert f"\n{name}: {part.kernel}\n  why: There are few queries" in text
-    # The gradient of value has kernels of its own, and needs memory for the order of samples.
+        assert f"\n{name}: {part.kernel}\n  There are few queries" in str(found)
+    # The gradient of value has a kernel of its own.
     assert len(found.backward.stages) > len(found.forward.stages)
-    assert found.backward.workspace > 0
-    assert "bytes" in str(found) and max(map(len, str(found).splitlines())) <= 200
+    assert not found.backward.workspace and "workspace" not in str(found)
 
 
 def test_refusals_have_their_reasons():
@@ -39,26 +36,27 @@ def test_refusals_have_their_reasons():
     assert found.forward.kernel == "generic"
     assert found.forward.why.startswith("No faster kernel accepts the request: ")
     assert any("f64" in why for _, why in found.forward.refused)
-    assert "\n  refused: rows:" in str(found)
+    assert "\n  refused, because values are f64, and it computes in f32: rows:" in str(found)
 
 
-@pytest.mark.parametrize(
-    "change", [lambda v: v.to("meta"), lambda v: v.numpy(), lambda v: v.transpose(1, 2)], ids=str
-)
-def test_kinds_and_strides_of_value(change):
-    if "transpose" in str(change.__code__.co_names):
-        found = call(change=lambda v: change(v).contiguous().transpose(1, 2))
-    else:
-        found = call(change=change)
-    assert found.forward == call().forward
-    # Rows that are not aligned get another kernel.
-    assert call(change=lambda v: v[..., 1:]).forward != found.forward
+def test_kinds_and_strides_of_value():
+    found = call().forward
+    for change in (
+        lambda v: v.to("meta"),
+        lambda v: v.numpy(),
+        lambda v: v.transpose(1, 2).contiguous().transpose(1, 2),
+        lambda v: v.transpose(2, 3).contiguous().transpose(2, 3),
+    ):
+        assert call(change=change).forward.kernel == found.kernel
+    # Rows that begin at any byte get another kernel.
+    assert call(change=lambda v: torch.cat([v, v], 3)[..., 1:33]).forward != found
 
 
 def test_architectures_and_sizes_matter():
     small, large = call("sm_75"), call("sm_90", batch=8, queries=5000)
     assert small.target.startswith("sm_75 with 40 SMs") and small.forward != call().forward
     assert "many queries" in large.forward.why
+    assert f"  workspace: {large.backward.workspace:,} bytes\n" in str(large)
 
 
 def test_both_forms_and_the_gradients_that_are_needed():
@@ -88,7 +86,7 @@ def test_the_gpu_of_this_machine():
     value, shapes, starts, locations, weights = problem(device="cuda", channels=32)
     found = msda.explain(value, shapes, starts, locations, weights)
     assert found.problem.endswith(", level sizes on the GPU")
-    assert "described" not in found.target and found.forward.stages
+    assert torch.cuda.get_device_name() in found.target and found.forward.stages
 
 
 @pytest.mark.parametrize(

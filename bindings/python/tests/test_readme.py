@@ -156,18 +156,7 @@ def test_signatures_of_the_reference_are_those_of_the_code():
         "forward": msda.MSDeformAttn.forward,
     }
     for name, function in forms.items():
-        parts, starred = [], False
-        for parameter in inspect.signature(function).parameters.values():
-            if parameter.name == "self":
-                continue
-            if parameter.kind is parameter.KEYWORD_ONLY and not starred:
-                parts.append("*")
-                starred = True
-            if parameter.kind is parameter.VAR_POSITIONAL:
-                parts.append(f"*{parameter.name}")
-                starred = True
-                continue
-            default = parameter.default
-            shown = f'"{default}"' if isinstance(default, str) else repr(default)
-            parts.append(parameter.name + ("" if default is parameter.empty else f"={shown}"))
-        assert f"`{name}({', '.join(parts)})`" in text, f"{name}({', '.join(parts)})"
+        parameters = inspect.signature(function).parameters.values()
+        shown = [p.replace(annotation=p.empty) for p in parameters if p.name != "self"]
+        shown = str(inspect.Signature(shown)).replace("'", '"')
+        assert f"`{name}{shown}`" in text, f"{name}{shown}"

@@ -1,7 +1,7 @@
 //! Which kernels a call gets, and why. Nothing is compiled or run, and no element is read.
 
 use msda::{Cpu, Problem};
-use msda_cuda::choose::{choices, refusals};
+use msda_cuda::choose::{choose, refusals};
 use msda_cuda::driver::{Arch, Device};
 use msda_cuda::kernels::Action;
 use msda_cuda::{Levels, Operand, Operands, Request, Slot, Target, Wanted};
@@ -46,8 +46,6 @@ pub struct Pass {
     pub stages: Vec<(String, String)>,
     /// Bytes of device memory that a launch needs beside its results.
     pub workspace: usize,
-    /// Other kernels that take the call, the best first.
-    pub others: Vec<String>,
     /// Candidates that do not take it, each with its reason. Each reason is there once.
     pub refused: Vec<(String, String)>,
 }
@@ -56,10 +54,13 @@ pub struct Pass {
 /// points. Results are new, dense tensors.
 pub fn explain(call: &Call<'_>, place: &Place, wanted: i64) -> Result<Explanation> {
     let problem = call.problem()?;
-    let target = match place {
+    let (target, name) = match place {
         &Place::Cpu { threads } => return Ok(on_cpu(&problem, threads)),
-        &Place::Gpu(number) => Target::of(&Device::open(number)?),
-        &Place::Described(arch) => Target::of_arch(arch)?,
+        &Place::Gpu(number) => {
+            let device = Device::open(number)?;
+            (Target::of(&device), format!("{}, ", device.name()))
+        }
+        &Place::Described(arch) => (Target::of_arch(arch)?, String::new()),
     };
     let wanted = Wanted {
         value: wanted & 1 != 0,
@@ -72,10 +73,7 @@ pub fn explain(call: &Call<'_>, place: &Place, wanted: i64) -> Result<Explanatio
     let backward = on_gpu(call, &problem, &target, msda_cuda::Pass::Backward(wanted))?;
     Ok(Explanation {
         problem: format!("{problem}{}", if on_device { ", level sizes on the GPU" } else { "" }),
-        target: match place {
-            Place::Described(_) => format!("{} with {} SMs, which is described", target.arch, target.sms),
-            _ => format!("{} with {} SMs", target.arch, target.sms),
-        },
+        target: format!("{name}{} with {} SMs", target.arch, target.sms),
         passes: [forward, backward],
     })
 }
@@ -120,19 +118,17 @@ fn on_gpu(call: &Call<'_>, problem: &Problem, target: &Target, pass: msda_cuda::
         LevelSizes::Device { .. } => Levels::Device,
     };
     let request = Request { pass, levels, ..Request::new(problem, &operands) };
-    let mut choices = choices(&request, target)?.into_iter();
-    let Some(first) = choices.next() else { return Ok(Pass::default()) };
-    let plan = first.kernel.prepare(&request, target);
+    let choice = choose(&request, target)?;
+    let plan = choice.kernel.prepare(&request, target);
     let stages = plan.stages.iter().map(|stage| match &stage.action {
         Action::Run(run) => (run.unit.key.clone(), stage.why.to_string()),
         Action::Clear(_) => ("memset".to_owned(), stage.why.to_string()),
     });
     Ok(Pass {
-        kernel: first.kernel.to_string(),
-        why: first.why,
+        kernel: choice.kernel.to_string(),
+        why: choice.why,
         stages: stages.collect(),
         workspace: plan.arena.bytes(),
-        others: choices.map(|choice| choice.kernel.to_string()).collect(),
         refused: refusals(&request, target).into_iter().map(|(k, why)| (k.to_string(), why)).collect(),
     })
 }

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import sys
-import textwrap
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -23,8 +22,6 @@ class Pass(NamedTuple):
     stages: list[tuple[str, str]]
     # Bytes of device memory that a call allocates beside its results.
     workspace: int
-    # Other kernels that take the call, the best first.
-    others: list[str]
     # Kernels that do not take the call, each with its reason.
     refused: list[tuple[str, str]]
 
@@ -34,7 +31,7 @@ class Explanation(NamedTuple):
 
     # The sizes, options and types in one word, as in records and logs.
     problem: str
-    # The GPU, or the instruction set of the CPU and the threads.
+    # The GPU, or the CPU and its threads.
     target: str
     forward: Pass
     backward: Pass
@@ -42,25 +39,11 @@ class Explanation(NamedTuple):
     def __str__(self) -> str:
         lines = [f"{self.problem} on {self.target}"]
         for name, found in (("forward", self.forward), ("backward", self.backward)):
-            lines += ["", f"{name}: {found.kernel}", _wrap("why", found.why)]
-            lines += [_wrap("launches", f"{key}: {why}") for key, why in found.stages]
-            if found.workspace:
-                lines.append(_wrap("workspace", f"{found.workspace:,} bytes"))
-            lines += [_wrap("also possible", kernel) for kernel in found.others]
-            lines += [_wrap("refused", f"{kernel}: {why}") for kernel, why in found.refused]
+            lines += ["", f"{name}: {found.kernel}", f"  {found.why}"]
+            lines += [f"  launches {key}: {why}" for key, why in found.stages]
+            lines += [f"  workspace: {found.workspace:,} bytes"] * bool(found.workspace)
+            lines += [f"  refused, because {why}: {kernel}" for kernel, why in found.refused]
         return "\n".join(lines)
-
-
-def _wrap(name: str, text: str) -> str:
-    indent = " " * 4
-    return textwrap.fill(
-        f"{name}: {text}",
-        100,
-        initial_indent="  ",
-        subsequent_indent=indent,
-        break_long_words=False,
-        break_on_hyphens=False,
-    )
 
 
 class _Described(NamedTuple):

@@ -11,8 +11,8 @@ __version__: str
 _Array = tuple[int, str, Sequence[int], Sequence[int]]
 # Pairs of height and width with starts, or addresses of both tables on the device, and levels.
 _Levels = tuple[Sequence[tuple[int, int]], Sequence[int] | None] | tuple[int, int, int]
-# Kernel, reason, stages, bytes of the workspace, other kernels, and refusals with their reasons.
-_Pass = tuple[str, str, list[tuple[str, str]], int, list[str], list[tuple[str, str]]]
+# Kernel, reason, stages, bytes of the workspace, and refusals with their reasons.
+_Pass = tuple[str, str, list[tuple[str, str]], int, list[tuple[str, str]]]
 
 class _Call(TypedDict):
     value: _Array

@@ -115,7 +115,7 @@ impl Api {
         // SAFETY: torch's library, which stays loaded: the handle is never closed.
         let core = unsafe { Core::load(library)? };
         let cuda = match cuda {
-            // SAFETY: as above.
+            // SAFETY: torch's library for CUDA, which stays loaded too.
             Some(path) => Some(unsafe { Cuda::load(loaded(path)?)? }),
             None => None,
         };

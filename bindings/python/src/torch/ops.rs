@@ -45,51 +45,52 @@ enum Levels {
     Setup(Owned),
 }
 
-/// The arguments of a kernel, which are read in their order.
+/// The arguments of a kernel, by their number.
 struct Arguments {
     api: &'static Api,
-    next: *const u64,
+    stack: *const u64,
 }
 
 impl Arguments {
     /// # Safety
-    /// There is another argument, and it is a number.
-    unsafe fn number(&mut self) -> i64 {
-        // SAFETY: the caller's promise.
-        let number = unsafe { *self.next } as i64;
-        self.next = self.next.wrapping_add(1);
-        number
+    /// There is such an argument, and it is a number.
+    unsafe fn number(&self, at: usize) -> i64 {
+        // SAFETY: torch's stack has a word per argument, and this one is there.
+        unsafe { *self.stack.add(at) as i64 }
     }
 
     /// # Safety
-    /// There is another argument, and it is a tensor, which belongs to the kernel now.
-    unsafe fn tensor(&mut self) -> Owned {
-        // SAFETY: the caller's promise.
-        unsafe { Owned::new(self.api, ptr::with_exposed_provenance_mut(self.number() as usize)) }
+    /// There is such an argument, it is a tensor, and nobody asks for it again.
+    unsafe fn tensor(&self, at: usize) -> Owned {
+        // SAFETY: a kernel owns the tensors of its stack, and this handle is taken once.
+        unsafe { Owned::new(self.api, ptr::with_exposed_provenance_mut(self.number(at) as usize)) }
     }
 
+    /// The floating-point tensors and the levels, and the number of the argument behind them.
+    ///
     /// # Safety
-    /// The arguments from value to the numbers of the call are next: with tables for the levels,
-    /// or with a setup.
-    unsafe fn inputs<const T: usize, const SETUP: bool>(&mut self) -> ([Owned; T], Levels) {
-        // SAFETY: the caller's promise.
+    /// The arguments from number `value` on are those of a kernel with tables for the levels, which
+    /// stand behind value, or with a setup.
+    unsafe fn inputs<const T: usize, const SETUP: bool>(&self, value: usize) -> ([Owned; T], Levels, usize) {
+        // SAFETY: the numbers are those of the schema in `schema.py`, each once.
         unsafe {
             if SETUP {
-                return (std::array::from_fn(|_| self.tensor()), Levels::Setup(self.tensor()));
+                let floats = std::array::from_fn(|i| self.tensor(value + i));
+                return (floats, Levels::Setup(self.tensor(value + T)), value + T + 1);
             }
-            let mut value = Some(self.tensor());
-            let tables = [self.tensor(), self.tensor()];
-            let floats = std::array::from_fn(|_| value.take().unwrap_or_else(|| self.tensor()));
-            (floats, Levels::Tables(tables, [self.number(), self.number()]))
+            let floats = std::array::from_fn(|i| self.tensor(if i == 0 { value } else { value + 2 + i }));
+            let tables = [self.tensor(value + 1), self.tensor(value + 2)];
+            let numbers = [self.number(value + T + 2), self.number(value + T + 3)];
+            (floats, Levels::Tables(tables, numbers), value + T + 4)
         }
     }
 }
 
 unsafe extern "C-unwind" fn forward<const T: usize, const SETUP: bool>(stack: *mut u64, _in: u64, _out: u64) {
-    // SAFETY: torch calls the kernel with the arguments of its schema.
+    // SAFETY: torch calls the kernel with the arguments of its schema, and takes one result.
     unsafe {
-        throw(boxed(stack, |mut arguments| {
-            let (floats, levels) = arguments.inputs::<T, SETUP>();
+        throw(boxed(stack, |arguments| {
+            let (floats, levels, _) = arguments.inputs::<T, SETUP>(0);
             run_forward(arguments.api, floats, levels)
         }))
     }
@@ -100,13 +101,13 @@ unsafe extern "C-unwind" fn backward<const T: usize, const SETUP: bool>(
     _in: u64,
     _out: u64,
 ) {
-    // SAFETY: as above.
+    // SAFETY: torch calls the kernel with the arguments of its schema: the gradient of the output
+    // first, `wanted` last. It takes as many results as there are floating-point tensors.
     unsafe {
-        throw(boxed(stack, |mut arguments| {
-            let grad = arguments.tensor();
-            let (floats, levels) = arguments.inputs::<T, SETUP>();
-            let wanted = arguments.number();
-            run_backward(arguments.api, grad, floats, levels, wanted)
+        throw(boxed(stack, |arguments| {
+            let grad = arguments.tensor(0);
+            let (floats, levels, wanted) = arguments.inputs::<T, SETUP>(1);
+            run_backward(arguments.api, grad, floats, levels, arguments.number(wanted))
         }))
     }
 }
@@ -126,11 +127,11 @@ unsafe fn boxed<const R: usize>(
     }
     // Kernels are registered after the table was loaded.
     let Some(api) = Api::get() else { return ptr::null() };
-    let refused = match catch(|| kernel(Arguments { api, next: stack })) {
+    let refused = match catch(|| kernel(Arguments { api, stack })) {
         Ok(results) => {
             for (i, result) in results.into_iter().enumerate() {
                 let handle: Handle = result.into_raw();
-                // SAFETY: the caller's promise.
+                // SAFETY: the stack has room for the results, and the arguments were taken from it.
                 unsafe { *stack.add(i) = handle.expose_provenance() as u64 };
             }
             return ptr::null();
@@ -295,7 +296,7 @@ fn run_forward<const T: usize>(api: &'static Api, floats: [Owned; T], levels: Le
         let mut scratch = None;
         let (device, stream) = current(api, place)?;
         let prepared = Prepared::forward(&call, &out, device)?;
-        // SAFETY: as above. The workspace is freed before the stream has used it, and torch's
+        // SAFETY: torch's tensors live until the stream has used them. The workspace is freed before the stream has used it, and torch's
         // allocator gives it only to later work of the same stream.
         unsafe { prepared.launch(stream, |bytes| workspace(api, &mut scratch, bytes, place))? };
     }
@@ -353,7 +354,7 @@ fn run_backward<const T: usize>(
         let mut scratch = None;
         let (device, stream) = current(api, place)?;
         if let Some(prepared) = Prepared::backward(&call, &grad_output, grads, device)? {
-            // SAFETY: as above, and as for the workspace of `run_forward`.
+            // SAFETY: torch's tensors and the workspace live as in `run_forward`.
             unsafe { prepared.launch(stream, |bytes| workspace(api, &mut scratch, bytes, place))? };
         }
     }

@@ -122,7 +122,7 @@ impl Owned {
             ok((core.aoti_torch_get_data_ptr)(self.handle, &mut data), "get_data_ptr")?;
         }
         let list = |from: *const i64| match usize::try_from(rank) {
-            // SAFETY: torch returns as many numbers as the rank; the caller's promise.
+            // SAFETY: torch returns as many numbers as the rank, which live as long as the tensor.
             Ok(rank) if rank > 0 => unsafe { std::slice::from_raw_parts(from, rank) },
             _ => &[],
         };

@@ -50,46 +50,29 @@ def _splits(value: Any) -> tuple[int, ...]:
     return (_BATCH, _QUERIES, _HEADS) if _heads_divide(value) else (_BATCH, _QUERIES)
 
 
-def _forward_rule(inputs: tuple) -> Any:
-    from torch.distributed.tensor import Replicate, Shard
-
-    def place(dims: tuple, split: int) -> Any:
-        return Replicate() if dims[split] is None else Shard(dims[split])
-
-    def rule(value: Any, *rest: Any) -> list:
-        numbers = [None] * (1 + len(rest) - len(inputs))
-        # DTensor takes the first of the cheapest: tensors that are whole stay whole.
-        found = [([Replicate()], [Replicate()] * len(inputs) + numbers)]
-        for split in _splits(value):
-            given = [place(dims, split) for dims in inputs]
-            found.append(([place(_OUTPUT, split)], given + numbers))
-        return found
-
-    return rule
-
-
-def _backward_rule(inputs: tuple, gradients: tuple, bits: tuple) -> Any:
+def _rule(inputs: tuple, results: tuple, bits: tuple | None = None) -> Any:
+    """The rule of an operator. `bits` of its last argument say which results are wanted."""
     from torch.distributed.tensor import Partial, Replicate, Shard
 
-    def place(dims: tuple, split: int) -> Any:
+    def given(dims: tuple, split: int) -> Any:
         return Replicate() if dims[split] is None else Shard(dims[split])
 
-    def gradient(dims: tuple, split: int, wanted: bool) -> Any:
+    def result(dims: tuple, split: int, wanted: bool) -> Any:
         # A gradient that is not wanted is an empty tensor. A tensor that all processes have gets
         # a part of its gradient from each.
         if not wanted:
             return Replicate()
         return Partial() if dims[split] is None else Shard(dims[split])
 
-    def rule(grad: Any, value: Any, *rest: Any) -> list:
-        numbers = [None] * (1 + len(rest) - len(inputs))
-        wanted = [bool(rest[-1] & bit) for bit in bits]
-        whole = [Replicate()] * (1 + len(inputs))
-        found = [([Replicate()] * len(gradients), whole + numbers)]
-        for split in _splits(value):
-            given = [place(dims, split) for dims in (_OUTPUT, *inputs)]
-            results = [gradient(dims, split, want) for dims, want in zip(gradients, wanted)]
-            found.append((results, given + numbers))
+    def rule(*args: Any) -> list:
+        numbers = [None] * (len(args) - len(inputs))
+        wanted = [bits is None or bool(args[-1] & bits[i]) for i in range(len(results))]
+        # DTensor takes the first of the cheapest: tensors that are whole stay whole.
+        whole = [Replicate()]
+        found = [(whole * len(results), whole * len(inputs) + numbers)]
+        for split in _splits(args[inputs.index(_VALUE)]):
+            made = [result(dims, split, want) for dims, want in zip(results, wanted)]
+            found.append((made, [given(dims, split) for dims in inputs] + numbers))
         return found
 
     return rule
@@ -113,11 +96,13 @@ def register_sharding() -> None:
 
     ops = torch.ops.msda
     rules = {
-        ops.ms_deform_attn.default: _forward_rule(_PLAIN),
-        ops.ms_deform_attn_fused.default: _forward_rule(_FUSED),
-        ops.ms_deform_attn_backward.default: _backward_rule(_PLAIN, _PLAIN_GRADIENTS, PLAIN_WANTED),
-        ops.ms_deform_attn_fused_backward.default: _backward_rule(
-            _FUSED, _FUSED_GRADIENTS, FUSED_WANTED
+        ops.ms_deform_attn.default: _rule(_PLAIN, (_OUTPUT,)),
+        ops.ms_deform_attn_fused.default: _rule(_FUSED, (_OUTPUT,)),
+        ops.ms_deform_attn_backward.default: _rule(
+            (_OUTPUT, *_PLAIN), _PLAIN_GRADIENTS, PLAIN_WANTED
+        ),
+        ops.ms_deform_attn_fused_backward.default: _rule(
+            (_OUTPUT, *_FUSED), _FUSED_GRADIENTS, FUSED_WANTED
         ),
     }
     for op, rule in rules.items():
