@@ -54,13 +54,13 @@ pub struct Pass {
 /// points. Results are new, dense tensors.
 pub fn explain(call: &Call<'_>, place: &Place, wanted: i64) -> Result<Explanation> {
     let problem = call.problem()?;
-    let (target, name) = match place {
-        &Place::Cpu { threads } => return Ok(on_cpu(&problem, threads)),
-        &Place::Gpu(number) => {
+    let (target, name) = match *place {
+        Place::Cpu { threads } => return Ok(on_cpu(&problem, threads)),
+        Place::Gpu(number) => {
             let device = Device::open(number)?;
             (Target::of(&device), format!("{}, ", device.name()))
         }
-        &Place::Described(arch) => (Target::of_arch(arch)?, String::new()),
+        Place::Described(arch) => (Target::of_arch(arch)?, String::new()),
     };
     let wanted = Wanted {
         value: wanted & 1 != 0,

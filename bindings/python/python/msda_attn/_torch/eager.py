@@ -1,6 +1,6 @@
 """What an eager call of the operator runs, and what it runs in compiled and traced functions.
 
-`run` chooses the way of a call:
+`run_form` chooses the way of a call:
 
 | call | runs |
 |---|---|
@@ -94,7 +94,7 @@ class Attention(torch.autograd.Function):
         return None, None, value, *private.gap, *others
 
 
-# `Function.apply` asks first whether torch.func is active. `run` has asked already, and the
+# `Function.apply` asks first whether torch.func is active. `run_form` has asked already, and the
 # question takes a tenth of the host time of a call.
 _attend = super(torch.autograd.Function, Attention).apply
 
@@ -147,11 +147,11 @@ class Form:
         self.with_tables = Private(suffix, bits, in_tables=True)
 
 
-PLAIN = Form("", rules.PLAIN_WANTED)
-FUSED = Form("_fused", rules.FUSED_WANTED)
+PLAIN_FORM = Form("", rules.PLAIN_WANTED)
+FUSED_FORM = Form("_fused", rules.FUSED_WANTED)
 
 
-def run(
+def run_form(
     form: Form,
     tensors: tuple[Tensor, ...],
     shapes: Levels,
@@ -164,35 +164,29 @@ def run(
             return grid.run(tensors, shapes, starts, numbers)
         return _run_public(form, tensors, shapes, starts, numbers)
     try:
+        needs_grad = False
         for tensor in tensors:
             if type(tensor) not in _TENSORS:
                 return _run_public(form, tensors, shapes, starts, numbers)
+            if tensor.requires_grad:
+                needs_grad = True
         if _transforms() is not None:
             forward_mode.refuse(tensors)
             value, *others = tensors
             return Transformed.apply(value, *tables(shapes, starts), *others, *numbers, form)
         if _forward_ad._current_level >= 0:
             forward_mode.refuse(tensors)
-        needs_grad = _is_grad_enabled() and _requires_grad(tensors)
         private = form.with_setup
         tail = None if type(shapes) is Tensor else setup_of(shapes, starts, numbers)
         if tail is None:
             private, tail = form.with_tables, () if numbers is USUAL else numbers
             value, *others = tensors
             tensors = (value, *tables(shapes, starts), *others)
-        if needs_grad:
+        if needs_grad and _is_grad_enabled():
             return _attend(private, tail, *tensors)
         return private.forward(*tensors, *tail)
     except RuntimeError as error:
         _raise(error)
-
-
-def _requires_grad(tensors: tuple[Tensor, ...]) -> bool:
-    # A loop takes half the time of `any` with a generator.
-    for tensor in tensors:
-        if tensor.requires_grad:
-            return True
-    return False
 
 
 def _run_public(

@@ -11,7 +11,7 @@ from .. import _array, _functions
 from .._arguments import FUSED, PLAIN, listed
 from .._functions import ms_deform_attn, ms_deform_attn_fused
 from .._options import encode
-from . import eager
+from .eager import FUSED_FORM, PLAIN_FORM, run_form
 from .levels import USUAL, count
 
 __all__ = ["ms_deform_attn", "ms_deform_attn_fused", "promote", "run"]
@@ -59,14 +59,17 @@ def run(
     if points is not None or options != _DEFAULTS:
         shapes = listed("spatial_shapes", shapes)
         numbers = encode(*options, points, count(shapes))
-    locations, weights = (first, second) if is_plain else (second, third)
+    if is_plain:
+        locations, weights = first, second
+    else:
+        locations, weights = second, third
     dtype = value.dtype
     if type(locations) is not Tensor or locations.dtype is not dtype:
         locations = promote(PLAIN[0] if is_plain else FUSED[1], locations, value)
     if type(weights) is not Tensor or weights.dtype is not dtype:
         weights = promote(PLAIN[1] if is_plain else FUSED[2], weights, value)
     if is_plain:
-        return eager.run(eager.PLAIN, (value, locations, weights), shapes, starts, numbers)
+        return run_form(PLAIN_FORM, (value, locations, weights), shapes, starts, numbers)
     reference = first
     if type(reference) is not Tensor:
         reference = promote(FUSED[0], reference, value)
@@ -80,7 +83,7 @@ def run(
         levels = count(shapes)
         if levels != 1:
             reference = reference.expand(-1, -1, levels, -1)
-    return eager.run(eager.FUSED, (value, reference, locations, weights), shapes, starts, numbers)
+    return run_form(FUSED_FORM, (value, reference, locations, weights), shapes, starts, numbers)
 
 
 _functions.use(run)
