@@ -94,11 +94,6 @@ class Attention(torch.autograd.Function):
         return None, None, value, *private.gap, *others
 
 
-# `Function.apply` asks first whether torch.func is active. `run_form` has asked already, and the
-# question takes a tenth of the host time of a call.
-_attend = super(torch.autograd.Function, Attention).apply
-
-
 class WithoutGradient(torch.autograd.Function):
     """A call of a backward operator. Its results cannot be differentiated, and say so."""
 
@@ -183,7 +178,7 @@ def run_form(
             value, *others = tensors
             tensors = (value, *tables(shapes, starts), *others)
         if needs_grad and _is_grad_enabled():
-            return _attend(private, tail, *tensors)
+            return Attention.apply(private, tail, *tensors)
         return private.forward(*tensors, *tail)
     except RuntimeError as error:
         _raise(error)
