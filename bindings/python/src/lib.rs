@@ -79,7 +79,7 @@ pub use msda_ort::RegisterCustomOps;
 #[pymodule]
 mod _native {
     #[pymodule_export]
-    use super::raw::{backward, check, cuda_level_key, explain, forward};
+    use super::raw::{check, cuda_level_key, explain, forward};
     #[pymodule_export]
     use super::xla::xla_handlers;
     #[pymodule_export]

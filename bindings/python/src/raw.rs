@@ -137,44 +137,14 @@ pub(crate) fn forward(py: Python<'_>, call: RawCall, output: Raw) -> PyResult<()
     let out = tensor("output", &output)?;
     let problem = inputs.problem()?;
     inputs.check_output(&out)?;
-    let (all, threads) = (Crossing((inputs, out)), on_threads()?);
+    let all = Crossing((inputs, out));
+    // Their number may be in the environment, which is read before other threads of Python can run
+    // and change it.
+    let threads = OnThreads::Count(Some(threads::default()?));
     // SAFETY: the caller keeps all arrays alive through the call. Nobody else has the output yet.
     py.detach(move || unsafe {
         let (inputs, out) = all.get();
         cpu::forward(&inputs, &problem, &out, threads)
     })?;
     Ok(())
-}
-
-/// Computes gradients into memory of the caller: of value, locations, weights and reference points.
-#[pyfunction]
-pub(crate) fn backward(
-    py: Python<'_>,
-    call: RawCall,
-    grad_output: Raw,
-    gradients: [Option<Raw>; 4],
-) -> PyResult<()> {
-    let inputs = call.call()?;
-    let problem = inputs.problem()?;
-    let grad = tensor("grad_output", &grad_output)?;
-    let names =
-        ["gradient of value", "gradient of locations", "gradient of weights", "gradient of reference"];
-    let mut grads = [None; 4];
-    for i in 0..4 {
-        grads[i] = gradients[i].as_ref().map(|raw| tensor(names[i], raw)).transpose()?;
-    }
-    inputs.check_gradients(&grads)?;
-    let (all, threads) = (Crossing((inputs, grad, grads)), on_threads()?);
-    // SAFETY: the caller keeps all arrays alive through the call. Nobody else has the gradients yet.
-    py.detach(move || unsafe {
-        let (inputs, grad, grads) = all.get();
-        cpu::backward(&inputs, &problem, &grad, grads, threads)
-    })?;
-    Ok(())
-}
-
-/// The threads of a call. Their number may be in the environment, which is read before other
-/// threads of Python can run and change it.
-fn on_threads() -> Result<OnThreads> {
-    Ok(OnThreads::Count(Some(threads::default()?)))
 }

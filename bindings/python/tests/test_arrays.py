@@ -127,14 +127,6 @@ value = numpy.arange(4, dtype=numpy.float32).reshape(1, 4, 1, 1)
 where = numpy.full((1, 1, 1, 1, 1, 2), 0.5, dtype=numpy.float32)
 weights = numpy.ones((1, 1, 1, 1, 1), dtype=numpy.float32)
 print(msda.ms_deform_attn(value, [(2, 2)], None, where, weights).item())
-try:
-    msda.MSDeformAttn
-except ImportError as error:
-    print(error)
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.splitlines() == [
-        "1.5",
-        "msda_attn.MSDeformAttn needs torch",
-        "hint: pip install torch",
-    ]
+    assert done.stdout == "1.5\n"

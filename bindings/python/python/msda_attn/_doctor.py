@@ -218,15 +218,10 @@ def _check_compiled(checks: Checks) -> Finding:
             data = [array.array(code, numbers) for numbers in inputs()]
             floats = [raw(*pair, dtype) for pair in zip(data, SHAPES)]
             call = native_call(floats, (LEVELS, None), 0, 0)
-            upstream = array.array(code, grad_output())
-            output = array.array(code, [0.0] * len(upstream))
+            output = array.array(code, [0.0] * math.prod(OUTPUT))
             _native.forward(call, raw(output, OUTPUT, dtype))
             checks.output(dtype, list(output))
-            grads = [array.array(code, [0.0] * len(numbers)) for numbers in data]
-            targets = [raw(*pair, dtype) for pair in zip(grads, SHAPES)]
-            _native.backward(call, raw(upstream, OUTPUT, dtype), [*targets, None])
-            checks.gradients(dtype, [list(numbers) for numbers in grads])
-        return "output and gradients are right"
+        return "the output is right"
 
     return dataclasses.replace(_ask("compiled part", check), required=True)
 

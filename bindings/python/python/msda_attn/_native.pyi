@@ -35,10 +35,6 @@ def explain(call: _Call, place: str, threads: int, wanted: int) -> tuple[str, st
 def forward(call: _Call, output: _Array) -> None:
     """Computes the output into memory of the caller."""
 
-def backward(call: _Call, grad_output: _Array, gradients: Sequence[_Array | None]) -> None:
-    """Computes gradients into memory of the caller: of value, locations, weights and reference
-    points."""
-
 def cuda_level_key(levels: _Levels) -> list[int]:
     """The part of the key of a CUDA plan that level sizes give."""
 
