@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import operator
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -81,25 +82,19 @@ def level_sizes(
     return sizes, first
 
 
-def value_sizes(value: Sequence[int]) -> tuple[int, int, int, int]:
-    """Batch, positions, heads and channels of a value of that shape."""
+def output_shape(value: Sequence[int], name: str, locations: Sequence[int]) -> tuple[int, ...]:
+    """The shape of the output, given the shapes of value and of the tensor called `name`."""
     if len(value) != 4:
         raise ValueError(
             f"value: got shape {list(value)}, expected 4 dimensions: batch, positions, heads, "
             "channels"
         )
-    batch, positions, heads, channels = value
-    return batch, positions, heads, channels
-
-
-def output_shape(value: Sequence[int], name: str, locations: Sequence[int]) -> tuple[int, ...]:
-    """The shape of the output, given the shapes of value and of the tensor called `name`."""
-    batch, _, heads, channels = value_sizes(value)
     if len(locations) < 3:
         raise ValueError(
             f"{name}: got shape {list(locations)}, expected 6 dimensions (batch, queries, heads, "
             "levels, points, 2), or 5 if levels and points are one dimension"
         )
+    batch, _, heads, channels = value
     return batch, locations[1], heads * channels
 
 
@@ -146,11 +141,11 @@ def native_call(
     }
 
 
-def is_dense(sizes: Sequence[int], strides: Sequence[int]) -> bool:
+def dense_strides(shape: Sequence[int]) -> tuple[int, ...]:
+    """Strides of a contiguous array, in elements."""
+    return tuple(math.prod(shape[dim + 1 :]) for dim in range(len(shape)))
+
+
+def is_dense(shape: Sequence[int], strides: Sequence[int]) -> bool:
     """Whether dimensions are contiguous. Strides are in elements."""
-    expected = 1
-    for size, stride in zip(reversed(sizes), reversed(strides)):
-        if size != 1 and stride != expected:
-            return False
-        expected *= size
-    return True
+    return all(n == 1 or a == b for n, a, b in zip(shape, strides, dense_strides(shape)))

@@ -20,7 +20,7 @@ from collections.abc import Callable
 from typing import Any
 
 from . import __version__, _native, ms_deform_attn
-from ._arguments import native_call
+from ._arguments import dense_strides, native_call
 from ._imports import name_packages
 
 _WIDTH = 80
@@ -210,8 +210,7 @@ def _check_compiled(checks: Checks) -> Finding:
     """Checks the compiled part with arrays of the standard library: no torch, no NumPy."""
 
     def raw(data: array.array, shape: tuple[int, ...], dtype: str) -> tuple:
-        strides = tuple(math.prod(shape[dim + 1 :]) for dim in range(len(shape)))
-        return data.buffer_info()[0], dtype, shape, strides
+        return data.buffer_info()[0], dtype, shape, dense_strides(shape)
 
     def check() -> str:
         for dtype, code in (("float64", "d"), ("float32", "f")):

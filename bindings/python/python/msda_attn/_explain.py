@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
 import sys
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from . import _native
-from ._arguments import FUSED, PLAIN, is_dense, level_sizes, native_call, operands
+from ._arguments import FUSED, PLAIN, dense_strides, is_dense, level_sizes, native_call, operands
 from ._options import Padding, Sampling, encode
 
 
@@ -59,25 +58,21 @@ class _Described(NamedTuple):
         return len(self.shape)
 
     def astype(self, dtype: str) -> _Described:
-        return _Described(0, dtype, self.shape, _dense(self.shape))
-
-
-def _dense(shape: tuple[int, ...]) -> tuple[int, ...]:
-    return tuple(math.prod(shape[dim + 1 :]) for dim in range(len(shape)))
+        return _Described(0, dtype, self.shape, dense_strides(self.shape))
 
 
 def _describe(name: str, array: Any) -> _Described:
     """A tensor or an array of any kind. Inner dimensions that are not dense would be copied."""
     dtype = str(getattr(array, "dtype", type(array).__name__)).removeprefix("torch.")
     shape = tuple(getattr(array, "shape", ()))
-    strides, address = _dense(shape), 0
+    strides, address = dense_strides(shape), 0
     if hasattr(array, "data_ptr"):
         strides, address = array.stride(), array.data_ptr()
     elif hasattr(array, "ctypes"):
         strides = tuple(stride // array.itemsize for stride in array.strides)
         address = array.ctypes.data
     if min(strides, default=0) < 0 or not is_dense(shape[3:], strides[3:]):
-        strides, address = _dense(shape), 0
+        strides, address = dense_strides(shape), 0
     return _Described(address, dtype, shape, tuple(strides))
 
 
