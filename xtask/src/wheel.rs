@@ -211,8 +211,13 @@ fn with_torch(wheel: &Path) -> Result<()> {
     let package = root().join("target/wheel-check/package");
     let (to, wheel) = (package.display().to_string(), wheel.display().to_string());
     venv::install(&venv.python, &["--no-deps", "--upgrade", "--target", &to, &wheel])?;
-    let tests =
-        ["test_abi.py", "test_arrays.py", "test_errors.py", "test_operator_results.py", "test_torch_features.py"];
+    let tests = [
+        "test_abi.py",
+        "test_arrays.py",
+        "test_errors.py",
+        "test_operator_results.py",
+        "test_torch_features.py",
+    ];
     python::pytest(&venv.python, &package, &tests, &[])?;
     ort::pytest(&venv.python, &package.join("msda_attn").join(python::EXTENSION))
 }
