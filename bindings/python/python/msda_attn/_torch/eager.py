@@ -147,11 +147,7 @@ FUSED_FORM = Form("_fused", rules.FUSED_WANTED)
 
 
 def run_form(
-    form: Form,
-    tensors: tuple[Tensor, ...],
-    shapes: Levels,
-    starts: Starts,
-    numbers: tuple[int, int],
+    form: Form, tensors: tuple[Tensor, ...], shapes: Levels, starts: Starts, numbers: tuple
 ) -> Tensor:
     """Runs the operator. `tensors` are value and the tensors behind the level sizes."""
     if _is_compiling() or _is_tracing():
@@ -185,11 +181,7 @@ def run_form(
 
 
 def _run_public(
-    form: Form,
-    tensors: tuple[Tensor, ...],
-    shapes: Levels,
-    starts: Starts,
-    numbers: tuple[int, int],
+    form: Form, tensors: tuple[Tensor, ...], shapes: Levels, starts: Starts, numbers: tuple
 ) -> Tensor:
     """Runs a public operator, also under `torch.compile`."""
     value, *others = tensors
