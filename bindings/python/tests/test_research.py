@@ -14,7 +14,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
-from msda_attn.integrations import libraries, research  # noqa: E402
+from msda_attn.integrations import _operators, research  # noqa: E402
 from msda_attn.integrations._replace import Replacements  # noqa: E402
 from support import plain  # noqa: E402
 from torch import Tensor  # noqa: E402
@@ -241,7 +241,7 @@ def test_functions_stay_until_all_calls_are_undone(
     owner = (module, second)[order[1]]
     for _ in range(2):
         handles[order[0]].undo()
-        assert owner.multi_scale_deformable_attn_pytorch is research._core_pytorch
+        assert owner.multi_scale_deformable_attn_pytorch is _operators.heads_last
         assert "apply" in vars(module.MSDeformAttnFunction)
     handles[order[1]].undo()
     for each in (module, second):
@@ -255,7 +255,7 @@ def test_a_module_that_was_loaded_again_is_patched_again(tmp_path: pathlib.Path)
     module.__spec__.loader.exec_module(module)
     fresh = module.multi_scale_deformable_attn_pytorch
     second = research.patch(module)
-    assert module.multi_scale_deformable_attn_pytorch is research._core_pytorch
+    assert module.multi_scale_deformable_attn_pytorch is _operators.heads_last
     second.undo()
     first.undo()
     assert module.multi_scale_deformable_attn_pytorch is fresh
@@ -271,6 +271,16 @@ def test_planar_values_of_lw_detr_and_rf_detr(tmp_path: pathlib.Path, monkeypatc
     with research.patch(module):
         assert module.ms_deform_attn_core_pytorch is not original
         torch.testing.assert_close(module.ms_deform_attn_core_pytorch(*given), original(*given))
+
+
+def test_functions_give_the_type_of_grid_sample() -> None:
+    value, shapes, _, locations, weights = inputs(torch.bfloat16)
+    assert _operators.heads_last(value, shapes, locations, weights).dtype is torch.bfloat16
+    with torch.autocast("cpu", torch.bfloat16):
+        expected = grid_sample(value, shapes, locations.float(), weights.float())
+        got = _operators.heads_last(value, shapes, locations.float(), weights.float())
+    assert got.dtype is expected.dtype is torch.float32
+    torch.testing.assert_close(got, expected, rtol=0.01, atol=0.01)
 
 
 def test_a_function_that_computes_something_else_is_refused() -> None:
@@ -307,7 +317,7 @@ def test_a_refusal_takes_back_what_was_replaced(monkeypatch) -> None:
     # Libraries stay usable: there it is a warning.
     replaced = Replacements()
     with pytest.warns(UserWarning, match="msda left half.ms_deform_attn_core_pytorch as it is"):
-        libraries._replace_functions(module, replaced)
+        _operators.replace_operators(module, replaced)
     assert module.ms_deform_attn_core_pytorch is ms_deform_attn_core_pytorch and not replaced
 
 
@@ -317,10 +327,10 @@ def test_the_example_does_not_depend_on_the_default_type(dtype, monkeypatch) -> 
     try:
         torch.set_default_dtype(dtype)
         with torch.device("meta"):
-            new = research.replacement(grid_sample)
+            new = _operators.replacement(grid_sample)
     finally:
         torch.set_default_dtype(before)
-    assert new is research._core_pytorch
+    assert new is _operators.heads_last
 
 
 PROGRAM = """

@@ -1,4 +1,4 @@
-"""A library whose models call msda: which modules it has, and how they are replaced."""
+"""A library whose models call msda, and how it is patched."""
 
 from __future__ import annotations
 
@@ -6,72 +6,58 @@ import importlib.util
 import re
 import sys
 import types
-import warnings
 from collections.abc import Callable
 
 from .._imports import AfterImport
-from ._modules import fused_forward, is_attention
+from ._forwards import d_fine
+from ._modules import replace_modules
+from ._operators import replace_operators
 from ._replace import Patch, Replacements, lock
 
 
-def attention_classes(module: types.ModuleType) -> list[type]:
-    """The attention modules that a module defines."""
-    return [cls for cls in list(vars(module).values()) if is_attention(cls, module.__name__)]
+def _patch_module(module: types.ModuleType, replaced: Replacements) -> None:
+    """Replaces the attention modules of a module, and the operator where the original calls it."""
+    # First the modules: they are compared with the library's own operator.
+    families = replace_modules(module, replaced)
+    # Modules of D-FINE keep the function: its name must still give it, because pickle looks there.
+    if not any(family.forward is d_fine for family in families):
+        replace_operators(module, replaced)
 
 
-def replace_modules(module: types.ModuleType, replaced: Replacements) -> None:
-    """Replaces the forward of the attention modules that a module defines."""
-    for cls in attention_classes(module):
-        try:
-            replaced.set(cls, "forward", fused_forward(cls))
-        except ValueError as reason:
-            warnings.warn(
-                f"msda left {cls.__module__}.{cls.__qualname__}.forward as it is: {reason}\n"
-                "hint: the operator inside still calls msda where msda knows it",
-                stacklevel=2,
-            )
+def in_modules(pattern: str) -> Callable[[Replacements], None]:
+    """Patches modules whose names match: those that are imported, and those imported later."""
+    wanted = re.compile(pattern).fullmatch
+
+    def replace(replaced: Replacements) -> None:
+        def after_import(module: types.ModuleType) -> None:
+            with lock:
+                if replaced:
+                    _patch_module(module, replaced)
+
+        replaced.add_finder(AfterImport(wanted, after_import))
+        for name, module in list(sys.modules.items()):
+            if wanted(name) and isinstance(module, types.ModuleType):
+                _patch_module(module, replaced)
+
+    return replace
 
 
 class Library:
-    """A library, patched in modules that are imported already and in modules imported later.
+    """A library that can be patched.
 
     Args:
         name: its package.
-        modules: a pattern of the names of modules to patch.
-        replace: replaces the operator in one module, for calls that the attention modules leave
-            to the original code.
+        replace: replaces what the library's models call.
         pip: its name for pip, if it differs.
     """
 
     def __init__(
-        self,
-        name: str,
-        modules: str,
-        replace: Callable[[types.ModuleType, Replacements], None] | None = None,
-        pip: str | None = None,
+        self, name: str, replace: Callable[[Replacements], None], pip: str | None = None
     ) -> None:
         self.name = name
-        self._wanted = re.compile(modules).fullmatch
         self._replace = replace
         self._pip = pip or name
         self._replaced = Replacements()
-
-    def _patch_module(self, module: types.ModuleType) -> None:
-        # First the modules: they are compared with the library's own operator.
-        replace_modules(module, self._replaced)
-        if self._replace is not None:
-            self._replace(module, self._replaced)
-
-    def _after_import(self, module: types.ModuleType) -> None:
-        with lock:
-            if self._replaced:
-                self._patch_module(module)
-
-    def _patch_all(self) -> None:
-        self._replaced.add_finder(AfterImport(self._wanted, self._after_import))
-        for name, module in list(sys.modules.items()):
-            if self._wanted(name) and isinstance(module, types.ModuleType):
-                self._patch_module(module)
 
     def patch(self) -> Patch:
         """Makes the models of the library call msda, on the CPU and on CUDA.
@@ -86,7 +72,7 @@ class Library:
         with lock:
             if not self._replaced:
                 with self._replaced.all_or_nothing():
-                    self._patch_all()
+                    self._replace(self._replaced)
             return self._replaced.handle()
 
     def unpatch(self) -> None:

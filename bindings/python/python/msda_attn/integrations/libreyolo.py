@@ -10,17 +10,14 @@ LibreYOLO asks the slot in eager calls. Compiled and exported models keep its ow
 from __future__ import annotations
 
 import importlib
-import importlib.util
-import types
 
 from torch import Tensor
 
 from .._torch.functional import ms_deform_attn
-from ._replace import Patch, Replacements, lock
+from ._library import Library
+from ._replace import Replacements
 
 _SLOT, _NAME = "ms_deform_attn", "msda"
-
-_replaced = Replacements()
 
 
 def _provider(
@@ -30,27 +27,19 @@ def _provider(
     return ms_deform_attn(value, spatial_shapes, None, sampling_locations, attention_weights)
 
 
-def patch() -> Patch:
-    """Registers msda as the newest provider of the slot.
-
-    The result undoes the call with `undo()`, or at the end of a `with` block; the provider stays
-    until all calls are undone.
-    """
-    if importlib.util.find_spec("libreyolo") is None:
-        raise ImportError(
-            "msda_attn.patch('libreyolo') needs libreyolo\nhint: pip install libreyolo"
-        )
+def _replace(replaced: Replacements) -> None:
+    """Registers msda as the newest provider of the slot."""
     kernels = importlib.import_module("libreyolo.kernels")
-    with lock:
-        if not _replaced:
-            # LibreYOLO's own providers come first: a newer provider is asked earlier.
-            kernels.resolve(_SLOT)
-            kernels.register(_SLOT, _provider, name=_NAME)
-            kernels.clear_cache()
-            _replaced.add(f"libreyolo.kernels:{_SLOT}", lambda: _unregister(kernels))
-        return _replaced.handle()
 
+    def unregister() -> None:
+        kernels.unregister(_SLOT, _NAME)
+        kernels.clear_cache()
 
-def _unregister(kernels: types.ModuleType) -> None:
-    kernels.unregister(_SLOT, _NAME)
+    # LibreYOLO's own providers come first: a newer provider is asked earlier.
+    kernels.resolve(_SLOT)
+    kernels.register(_SLOT, _provider, name=_NAME)
     kernels.clear_cache()
+    replaced.add(f"libreyolo.kernels:{_SLOT}", unregister)
+
+
+library = Library("libreyolo", _replace)

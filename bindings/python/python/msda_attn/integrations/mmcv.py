@@ -12,14 +12,12 @@ such as BEVFormer call from functions of their own.
 from __future__ import annotations
 
 import importlib
-import importlib.util
 
 from torch import Tensor
 
 from . import research
-from ._replace import Patch, Replacements, lock
-
-_replaced = Replacements()
+from ._library import Library
+from ._replace import Replacements
 
 
 def ms_deform_attn_forward(
@@ -61,31 +59,20 @@ def ms_deform_attn_backward(
         target.add_(result)
 
 
-def patch() -> Patch:
-    """Makes mmcv call msda, on the CPU and on CUDA.
-
-    Modules that imported mmcv's functions before are included. The result undoes the call with
-    `undo()`, or at the end of a `with` block; the patch stays until all calls are undone.
-    """
-    if importlib.util.find_spec("mmcv") is None:
-        raise ImportError("msda_attn.integrations.mmcv needs mmcv\nhint: pip install mmcv")
+def _replace(replaced: Replacements) -> None:
     try:
         extension = importlib.import_module("mmcv._ext")
         module = importlib.import_module("mmcv.ops.multi_scale_deform_attn")
     except ImportError as error:
         raise ImportError(
-            f"msda_attn.integrations.mmcv needs mmcv with its operators: {error}\n"
+            f"msda_attn.patch('mmcv') needs mmcv with its operators: {error}\n"
             "hint: mmcv-lite has none; install mmcv"
         ) from error
-    with lock:
-        if not _replaced:
-            with _replaced.all_or_nothing():
-                research.replace_in(module, _replaced)
-                _replaced.set(extension, "ms_deform_attn_forward", ms_deform_attn_forward)
-                _replaced.set(extension, "ms_deform_attn_backward", ms_deform_attn_backward)
-        return _replaced.handle()
+    research.replace_in(module, replaced)
+    replaced.set(extension, "ms_deform_attn_forward", ms_deform_attn_forward)
+    replaced.set(extension, "ms_deform_attn_backward", ms_deform_attn_backward)
 
 
-def unpatch() -> None:
-    """Undoes all calls of `patch`. Without a patch it does nothing."""
-    _replaced.undo()
+library = Library("mmcv", _replace)
+patch = library.patch
+unpatch = library.unpatch

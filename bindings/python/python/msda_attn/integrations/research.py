@@ -14,14 +14,13 @@ For a repository that should not be edited, run its program with the module in p
 
 from __future__ import annotations
 
-import functools
 import importlib
 import importlib.machinery
 import pathlib
 import runpy
 import sys
 import types
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -29,14 +28,13 @@ from torch import Tensor
 
 from .._torch.functional import ms_deform_attn, promote
 from .._torch.levels import tables
-from ._library import attention_classes, replace_modules
-from ._modules import plain_state
+from ._modules import attention_classes, replace_modules
+from ._operators import FUNCTIONS, OURS, replacement
 from ._replace import ABSENT, Patch, Replacements, original
 
 EXTENSION = "MultiScaleDeformableAttention"
 
-# Names that Deformable-DETR, detrex, mmcv and the repositories derived from them use.
-FUNCTIONS = ("multi_scale_deformable_attn_pytorch", "ms_deform_attn_core_pytorch")
+# Autograd functions of Deformable-DETR, detrex, mmcv and the repositories derived from them.
 _CLASSES = ("MultiScaleDeformableAttnFunction", "MSDeformAttnFunction")
 
 
@@ -81,66 +79,6 @@ def ms_deform_attn_backward(
     )
     inputs = (value, sampling_locations, attention_weights)
     return [result.to(given.dtype) for result, given in zip(results, inputs)]
-
-
-def _core_pytorch(
-    value: Tensor,
-    value_spatial_shapes: Tensor | Sequence[Sequence[int]],
-    sampling_locations: Tensor,
-    attention_weights: Tensor,
-) -> Tensor:
-    """The repositories' function for the CPU. Levels and points may be one dimension."""
-    if sampling_locations.dim() == 5:
-        sampling_locations = sampling_locations.unflatten(3, (len(value_spatial_shapes), -1))
-    weights = attention_weights.reshape(sampling_locations.shape[:-1])
-    return ms_deform_attn(value, value_spatial_shapes, None, sampling_locations, weights)
-
-
-def _planar_core_pytorch(
-    value: Tensor,
-    value_spatial_shapes: Tensor | Sequence[Sequence[int]],
-    sampling_locations: Tensor,
-    attention_weights: Tensor,
-    value_spatial_shapes_hw: Sequence[Sequence[int]] | None = None,
-) -> Tensor:
-    """The function of LW-DETR and RF-DETR: value is `(batch, heads, channels, positions)`."""
-    shapes = value_spatial_shapes if value_spatial_shapes_hw is None else value_spatial_shapes_hw
-    return _core_pytorch(value.permute(0, 3, 1, 2), shapes, sampling_locations, attention_weights)
-
-
-def replacement(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """The function of msda that computes the same as this one, by a small example."""
-    with plain_state():
-        return _replacement(function)
-
-
-def _replacement(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    shapes = torch.tensor([(2, 3), (1, 2)])
-    line = functools.partial(torch.linspace, dtype=torch.float32)
-    value = line(-1, 1, 48).square().reshape(1, 8, 2, 3)
-    locations = line(0.1, 0.9, 16).reshape(1, 2, 2, 2, 1, 2)
-    weights = line(0.5, 1, 8).reshape(1, 2, 2, 2, 1)
-    expected = _core_pytorch(value, shapes, locations, weights)
-    planar = value.permute(0, 2, 3, 1).contiguous()
-    for new, given, flat in (
-        (_core_pytorch, value, False),
-        (_core_pytorch, value, True),
-        (_planar_core_pytorch, planar, False),
-    ):
-        samples = (locations.flatten(3, 4), weights.flatten(3)) if flat else (locations, weights)
-        try:
-            got = function(given, shapes, *samples)
-        except Exception as error:
-            reason = f"{type(error).__name__}: {error}"
-            continue
-        if got.shape == expected.shape and torch.allclose(got, expected, rtol=1e-4, atol=1e-5):
-            return new
-        reason = "another result"
-    raise ValueError(
-        f"{function.__module__}.{function.__qualname__}: got {reason} for a small example, "
-        "expected the result of multi-scale deformable attention\n"
-        "hint: its arguments have another layout; call msda.ms_deform_attn in its place"
-    )
 
 
 def _extension(name: str) -> types.ModuleType:
@@ -205,8 +143,7 @@ def replace_in(module: types.ModuleType, replaced: Replacements) -> None:
             f"one of {', '.join((*FUNCTIONS, *_CLASSES))}"
         )
     replace_modules(module, replaced)
-    ours = (_core_pytorch, _planar_core_pytorch)
-    pairs = [(function, replacement(function)) for function in functions if function not in ours]
+    pairs = [(function, replacement(function)) for function in functions if function not in OURS]
     for cls in classes:
         replaced.set(cls, "apply", staticmethod(ms_deform_attn_forward))
     for function, new in pairs:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import collections
 import copy
-import functools
 import pickle
 import shutil
 import sys
@@ -20,7 +19,7 @@ transformers = pytest.importorskip("transformers", reason="transformers is not i
 import msda_attn as msda  # noqa: E402
 import transformers_models as models  # noqa: E402
 from counting import Calls, Kernels  # noqa: E402
-from msda_attn.integrations import _library, _modules, research  # noqa: E402
+from msda_attn.integrations import _modules, research  # noqa: E402
 from msda_attn.integrations._replace import Replacements  # noqa: E402
 from support import gpu  # noqa: E402
 from torch import Tensor, nn  # noqa: E402
@@ -72,40 +71,27 @@ def test_a_layer_launches_less_than_half_of_the_kernels(family: str) -> None:
     assert after.calls <= 9
 
 
+@pytest.mark.parametrize("wrapped", [False, True], ids=["hook", "wrapped forward"])
 @pytest.mark.parametrize("family", FORMS)
-def test_hooks_get_the_weights(family: str) -> None:
+def test_who_records_the_weights_gets_them(family: str, wrapped: bool) -> None:
+    """Transformers records them by a hook; 5.0 and 5.1 wrap the forward."""
     call = attention(family)
     expected = call()
     seen = []
     with msda.patch("transformers"):
-        hook = call.module.register_forward_hook(lambda *parts: seen.append(parts[-1]))
-        assert fused_calls(call) == 1
-        hook.remove()
         weights = call()[1]
+        inner = call.module.forward
+        if wrapped:
+            call.module.forward = lambda *args, **kwargs: seen.append(inner(*args, **kwargs))
+        else:
+            call.module.register_forward_hook(lambda *parts: seen.append(parts[-1]))
+        assert fused_calls(call) == 1
     torch.testing.assert_close(seen[0], expected, rtol=1e-5, atol=1e-6)
     # Where models take weights by hooks only, they are not computed without one.
     if _modules._is_recorded(type(call.module)):
         assert weights is None
     else:
         torch.testing.assert_close(weights, expected[1])
-
-
-@pytest.mark.parametrize("family", FORMS)
-def test_a_wrapped_forward_gets_the_weights(family: str) -> None:
-    """Transformers 5.0 and 5.1 record weights in this way."""
-    call = attention(family)
-    expected = call()
-    seen = []
-    with msda.patch("transformers"):
-        inner = call.module.forward
-
-        def record(*args, **kwargs):
-            seen.append(inner(*args, **kwargs))
-            return seen[-1]
-
-        call.module.forward = record
-        assert fused_calls(call) == 1
-    torch.testing.assert_close(seen[0], expected, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("family", FORMS)
@@ -230,6 +216,8 @@ def test_short_types_are_as_near_to_the_exact_result(family: str, dtype: torch.d
 @pytest.mark.parametrize("family", FORMS)
 def test_autocast_computes_both_passes(family: str) -> None:
     call = attention(family)
+    # As in a model, where a layer before the attention has computed its pixels in 16 bits.
+    call.kwargs["encoder_hidden_states"] = call.kwargs["encoder_hidden_states"].bfloat16()
 
     def step() -> tuple[Tensor, dict[str, Tensor]]:
         call.module.zero_grad()
@@ -237,12 +225,14 @@ def test_autocast_computes_both_passes(family: str) -> None:
             output = call()[0]
         output.float().square().sum().backward()
         grads = {n: p.grad.clone() for n, p in call.module.named_parameters()}
-        return output.detach().float(), grads
+        return output.detach(), grads
 
     expected, expected_grads = step()
     with msda.patch("transformers"), Calls() as calls:
         got, grads = step()
     assert calls.count["msda._forward_fused"] == calls.count["msda._backward_fused"] == 1
+    # `grid_sample` gives float32: so does D-FINE, which has no layer after it.
+    assert got.dtype == expected.dtype == (torch.float32 if family == "d_fine" else torch.bfloat16)
     torch.testing.assert_close(got, expected, rtol=0.05, atol=0.05 * expected.abs().max().item())
     for name, grad in expected_grads.items():
         scale = grad.abs().max().item()
@@ -275,22 +265,22 @@ def test_masks_and_reference_points(family: str, coordinates: int, one_level: bo
 
 
 @pytest.mark.parametrize(
-    ("family", "change"),
+    ("family", "change", "operator"),
     [
-        ("d_fine", {"decoder_method": "discrete"}),
-        ("d_fine", {"offset_scale": 0.25}),
-        ("rt_detr_v2", {"method": "discrete"}),
-        ("rt_detr_v2", {"offset_scale": 1.0}),
+        ("d_fine", {"decoder_method": "discrete"}, "forward"),
+        ("d_fine", {"offset_scale": 0.25}, "forward_fused"),
+        ("rt_detr_v2", {"method": "discrete"}, "forward"),
+        ("rt_detr_v2", {"offset_scale": 1.0}, "forward_fused"),
     ],
 )
-def test_other_settings_go_to_the_original_forward(family: str, change: dict) -> None:
+def test_other_settings(family: str, change: dict, operator: str) -> None:
     call = attention(family)
     for name, value in change.items():
         setattr(call.module, name, value)
     expected = call()[0]
-    with msda.patch("transformers"):
-        assert fused_calls(call) == 0
+    with msda.patch("transformers"), Calls() as calls:
         got = call()[0]
+    assert calls.count[f"msda._{operator}"] == 1 and not calls.count["aten.grid_sampler_2d"]
     torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-5)
 
 
@@ -316,7 +306,7 @@ def test_wrong_calls_get_the_error_of_the_original() -> None:
         assert errors() == expected
 
 
-class Attention(nn.Module):
+class MSDeformAttn(nn.Module):
     """A module of a repository. As in ViT-Adapter, the value has fewer channels than the query."""
 
     def __init__(self, ratio: float = 1.0) -> None:
@@ -340,147 +330,102 @@ class Attention(nn.Module):
         return self.output_proj(output)
 
 
-def with_a_new_argument(self, query, reference_points, input_flatten, input_spatial_shapes, gate):
-    raise AssertionError("never called")
-
-
-def without_sizes(self, query, reference_points, input_flatten):
-    raise AssertionError("never called")
-
-
-def with_another_formula(self, query, reference_points, input_flatten, input_spatial_shapes):
-    return Attention.forward(
-        self, query, reference_points + 0.01, input_flatten, input_spatial_shapes
-    )
-
-
-def with_a_new_attribute(self, query, reference_points, input_flatten, input_spatial_shapes):
-    return self.norm(Attention.forward(self, query, reference_points, input_flatten))
-
-
-def with_two_masks(
-    self, query, reference_points, input_flatten, input_spatial_shapes, input_padding_mask=None
-):
-    output = Attention.forward(self, query, reference_points, input_flatten, input_spatial_shapes)
-    return output if input_padding_mask is None else output * 2
-
-
-def with_a_formula_for_evaluation(
-    self, query, reference_points, input_flatten, input_spatial_shapes
-):
-    output = Attention.forward(self, query, reference_points, input_flatten, input_spatial_shapes)
-    return output if self.training else output * 2
-
-
+BASE = "base(self, query, reference_points, input_flatten, input_spatial_shapes)"
+# Arguments after the first three, the result, and what the warning says.
 UNKNOWN = {
-    with_a_new_argument: "it takes 'gate', which msda does not know",
-    without_sizes: "it takes no level sizes",
-    with_another_formula: "its result for a small example differs",
-    with_a_formula_for_evaluation: "its result for a small example differs",
-    with_a_new_attribute: "has no attribute 'norm'",
-    with_two_masks: "its result with 'input_padding_mask' for a small example differs",
+    "a new argument": ("input_spatial_shapes, gate", "1 / 0", "input_spatial_shapes, gate"),
+    "no sizes": ("", "1 / 0", "msda knows no forward with the arguments query, reference_points, "),
+    "another formula": (
+        "input_spatial_shapes",
+        BASE.replace("points", "points + 0.01"),
+        "its result for a small example differs",
+    ),
+    "a formula for evaluation": (
+        "input_spatial_shapes",
+        f"{BASE} * (1 if self.training else 2)",
+        "its result for a small example differs",
+    ),
+    "a new attribute": ("input_spatial_shapes", f"self.norm({BASE})", "has no attribute 'norm'"),
+    "two masks": (
+        "input_spatial_shapes, input_padding_mask=None",
+        f"{BASE} * (1 if input_padding_mask is None else 2)",
+        "its result with 'input_padding_mask' for a small example differs",
+    ),
+    "an ignored name that is read": (
+        "input_spatial_shapes, **kwargs",
+        f"{BASE} * (1 + bool(kwargs.get('valid_ratios')))",
+        "its result for a small example differs",
+    ),
 }
 
 
-def a_module(forward: types.FunctionType) -> types.ModuleType:
-    """A module of a library, with one attention module."""
+def a_library(arguments: str, result: str) -> types.ModuleType:
+    """A module of a library, with one attention module that notes its calls."""
     module = types.ModuleType("some_library")
-    members = {"forward": forward, "__init__": Attention.__init__, "__module__": module.__name__}
-    module.Attention = type("Attention", (nn.Module,), members)
+    module.Base, module.base, module.ran = MSDeformAttn, MSDeformAttn.forward, []
+    code = f"""
+class MSDeformAttn(Base):
+    def forward(self, query, reference_points, input_flatten, {arguments}):
+        ran.append(self)
+        return {result}
+"""
+    exec(code, vars(module))
     return module
 
 
-@pytest.mark.parametrize("forward", UNKNOWN, ids=lambda forward: forward.__name__)
-def test_an_unknown_module_is_left_alone_with_a_warning(forward, monkeypatch) -> None:
-    module = a_module(forward)
+@pytest.mark.parametrize("name", UNKNOWN)
+def test_an_unknown_module_is_left_alone_with_a_warning(name: str, monkeypatch) -> None:
+    *code, reason = UNKNOWN[name]
+    module = a_library(*code)
     monkeypatch.setitem(sys.modules, module.__name__, module)
-    # The constructor of these classes calls `super()` of another class.
-    monkeypatch.setattr(_modules, "stored_names", lambda cls: _ATTRIBUTES)
+    forward = module.MSDeformAttn.forward
     with pytest.warns(UserWarning) as found:
-        _library.replace_modules(module, replaced := Replacements())
-    assert module.Attention.forward is forward and not replaced
+        _modules.replace_modules(module, replaced := Replacements())
+    assert module.MSDeformAttn.forward is forward and not replaced
     (warning,) = found
-    assert "msda left some_library.Attention.forward as it is" in str(warning.message)
-    assert UNKNOWN[forward] in str(warning.message)
+    assert "msda left some_library.MSDeformAttn.forward as it is" in str(warning.message)
+    assert reason in str(warning.message)
     assert "hint: " in str(warning.message)
-
-
-_ATTRIBUTES = _modules.stored_names(Attention)
 
 
 @pytest.mark.parametrize("ratio", [1.0, 0.5])
 def test_a_known_module_of_any_repository_is_replaced(ratio: float) -> None:
     module = types.ModuleType(__name__)
-    module.Attention = Attention
+    module.MSDeformAttn = MSDeformAttn
     call = models.Call(
-        Attention(ratio),
+        MSDeformAttn(ratio),
         [torch.rand(2, 3, 8), torch.rand(2, 3, 1, 2), torch.rand(2, 6, 8), torch.tensor([[2, 3]])],
         {},
     )
-    original, expected = Attention.forward, call()
+    original, expected = MSDeformAttn.forward, call()
     with research.patch(module) as patch:
-        assert patch.replaced == [f"{__name__}.Attention.forward"]
-        assert Attention.forward is not original
+        assert patch.replaced == [f"{__name__}.MSDeformAttn.forward"]
+        assert MSDeformAttn.forward is not original
         with Calls() as calls:
             got = call()
         assert calls.count["msda._forward_fused_tables"] == 1
-    assert Attention.forward is original
+    assert MSDeformAttn.forward is original
     torch.testing.assert_close(got, expected)
 
 
-def reads_others(self, query, reference_points, input_flatten, input_spatial_shapes, **kwargs):
-    _ran.append("reads_others")
-    output = Attention.forward(self, query, reference_points, input_flatten, input_spatial_shapes)
-    return output * kwargs.get("temperature", 1.0)
-
-
-def reads_others_in_a_function(
-    self, query, reference_points, input_flatten, input_spatial_shapes, **kwargs
-):
-    _ran.append("reads_others_in_a_function")
-    scale = lambda output: output * kwargs.get("temperature", 1.0)
-    return scale(
-        Attention.forward(self, query, reference_points, input_flatten, input_spatial_shapes)
-    )
-
-
-def ignores_others(self, query, reference_points, input_flatten, input_spatial_shapes, **kwargs):
-    _ran.append("ignores_others")
-    return Attention.forward(self, query, reference_points, input_flatten, input_spatial_shapes)
-
-
-@functools.wraps(ignores_others)
-def is_wrapped(self, *args, temperature=1.0, **kwargs):
-    return ignores_others(self, *args, **kwargs) * temperature
-
-
-_ran: list[str] = []
-
-
 @pytest.mark.parametrize(
-    ("forward", "original_runs"),
-    [
-        (reads_others, True),
-        (reads_others_in_a_function, True),
-        (is_wrapped, True),
-        (ignores_others, False),
-    ],
-    ids=["reads", "reads in a function", "is wrapped", "ignores"],
+    ("argument", "original_runs"), [("temperature", True), ("valid_ratios", False)]
 )
-def test_other_arguments_go_to_a_forward_that_may_read_them(forward, original_runs) -> None:
-    module = types.ModuleType(__name__)
-    members = {"forward": forward, "__module__": __name__}
-    module.Attention = type("Attention", (Attention,), members)
+def test_other_arguments_go_to_the_original(argument, original_runs, monkeypatch) -> None:
+    """But for those that callers of known modules pass, and that the example has shown as ignored."""
+    scale = f"{BASE} * kwargs.get('temperature', 1.0)"
+    module = a_library("input_spatial_shapes, **kwargs", scale)
+    monkeypatch.setitem(sys.modules, module.__name__, module)
     given = [torch.rand(2, 3, 8), torch.rand(2, 3, 1, 2), torch.rand(2, 6, 8)]
-    call = models.Call(module.Attention(), [*given, torch.tensor([[2, 3]])], {})
-    expected, expected_warmer = call(), call(temperature=2.0)
+    call = models.Call(module.MSDeformAttn(), [*given, torch.tensor([[2, 3]])], {})
+    expected = call(), call(**{argument: 2.0})
     with research.patch(module):
-        _ran.clear()
-        got = call()
-        assert not _ran
-        warmer = call(temperature=2.0)
-        assert bool(_ran) is original_runs
-    torch.testing.assert_close([got, warmer], [expected, expected_warmer])
+        module.ran.clear()
+        got = [call()]
+        assert not module.ran
+        got.append(call(**{argument: 2.0}))
+        assert bool(module.ran) is original_runs
+    torch.testing.assert_close(got, list(expected))
 
 
 def test_random_numbers_and_the_grad_mode_stay_as_they_are() -> None:
