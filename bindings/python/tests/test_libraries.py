@@ -21,9 +21,12 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("YOLO_OFFLINE", "1")
 
 import msda_attn as msda  # noqa: E402
+import msda_attn.integrations.mmcv as integration  # noqa: E402
+import test_research  # noqa: E402
 from counting import Calls  # noqa: E402
 from msda_attn.integrations import libraries, research  # noqa: E402
 from torch import Tensor, nn  # noqa: E402
+from torch.autograd.function import once_differentiable  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -226,57 +229,132 @@ def test_rfdetr_does_not_transpose_its_value() -> None:
     torch.testing.assert_close(exported, expected)
 
 
-def mmcv_module() -> types.ModuleType:
-    """The file of mmcv with its attention module. Its compiled functions are those of msda."""
-    if importlib.util.find_spec("mmcv") is None:
-        pytest.skip("mmcv is not installed")
-    try:
-        return importlib.import_module("mmcv.ops.multi_scale_deform_attn")
-    except ImportError:
-        for name in [name for name in sys.modules if name.startswith("mmcv.ops")]:
-            del sys.modules[name]
-    # mmcv-lite has the file, and not the compiled functions that the folder's other files need.
-    import mmcv
+@pytest.fixture(scope="module")  # mmcv refuses to load the file twice
+def mmcv_ops() -> Iterator[types.ModuleType]:
+    """The file of mmcv with its attention module.
 
-    research.install("mmcv._ext")
+    mmcv-lite has the file, and not the compiled functions: there they are those of msda.
+    """
+    mmcv = pytest.importorskip("mmcv", reason="mmcv is not installed")
+    name = "mmcv.ops.multi_scale_deform_attn"
+    if importlib.util.find_spec("mmcv._ext") is not None:
+        yield importlib.import_module(name)
+        return
     package = types.ModuleType("mmcv.ops")
     package.__path__ = [str(pathlib.Path(mmcv.__file__).parent / "ops")]
+    for loaded in [loaded for loaded in sys.modules if loaded.startswith("mmcv.ops")]:
+        del sys.modules[loaded]
     sys.modules["mmcv.ops"] = package
-    return importlib.import_module("mmcv.ops.multi_scale_deform_attn")
+    with research.install("mmcv._ext"):
+        yield importlib.import_module(name)
+    del sys.modules["mmcv.ops"], sys.modules[name]
 
 
 @pytest.mark.parametrize("batch_first", [False, True])
 @pytest.mark.parametrize("ratio", [1.0, 0.5])
-def test_the_module_of_mmcv_and_detrex(batch_first: bool, ratio: float) -> None:
-    original = mmcv_module()
+def test_the_module_of_mmcv_and_detrex(mmcv_ops, batch_first: bool, ratio: float) -> None:
     torch.manual_seed(0)
-    module = original.MultiScaleDeformableAttention(
+    module = mmcv_ops.MultiScaleDeformableAttention(
         32, 4, 2, 3, dropout=0.0, batch_first=batch_first, value_proj_ratio=ratio
-    )
+    ).double()
     with torch.no_grad():
         for parameter in module.parameters():
             parameter.add_(torch.randn_like(parameter) * 0.3)
-    query, value = torch.randn(3, 11, 32), torch.randn(3, 42, 32)
+    query, value = torch.randn(3, 11, 32).double(), torch.randn(3, 42, 32).double()
     if not batch_first:
         query, value = query.transpose(0, 1), value.transpose(0, 1)
     given = {
         "query": query,
         "value": value,
         "query_pos": torch.randn_like(query),
-        "reference_points": torch.rand(3, 11, 2, 2),
+        "reference_points": torch.rand(3, 11, 2, 2).double(),
         "spatial_shapes": torch.tensor([(6, 5), (3, 4)]),
         "level_start_index": torch.tensor([0, 30]),
         "key_padding_mask": torch.rand(3, 42) < 0.3,
+        # mmdet passes these, and the module ignores them.
+        "key_pos": None,
+        "valid_ratios": torch.rand(3, 2, 2),
     }
-    expected = module(**given)
-    with_identity = module(**given, identity=query * 2)
-    with research.patch(original):
-        with Calls() as calls:
-            got = module(**given)
-        assert calls.count["msda._forward_fused_tables"] == 1
-        got_identity = module(**given, identity=query * 2)
-    torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-5)
-    torch.testing.assert_close(got_identity, with_identity, rtol=1e-4, atol=1e-5)
+
+    def run() -> list[Tensor]:
+        output, moved = module(**given), module(**given, identity=query * 2)
+        parameters = list(module.parameters())
+        return [output, moved, *test_research.gradients(output, parameters)]
+
+    expected = run()
+    for patch in (integration.patch, lambda: research.patch(mmcv_ops)):
+        with patch(), Calls() as calls:
+            got = run()
+        assert calls.count["msda._forward_fused_tables"] == 2
+        torch.testing.assert_close(got, expected)
+
+
+def mmcv_state(ops: types.ModuleType) -> list[object]:
+    extension = importlib.import_module("mmcv._ext")
+    return [
+        ops.multi_scale_deformable_attn_pytorch,
+        ops.MultiScaleDeformableAttention.forward,
+        vars(ops.MultiScaleDeformableAttnFunction).get("apply"),
+        extension.ms_deform_attn_forward,
+        extension.ms_deform_attn_backward,
+    ]
+
+
+def test_a_patch_of_mmcv_is_idempotent_and_undone_completely(mmcv_ops) -> None:
+    before = mmcv_state(mmcv_ops)
+    stale = integration.patch()
+    once = mmcv_state(mmcv_ops)
+    assert all(a is not b for a, b in zip(once, before, strict=True))
+    with integration.patch():
+        pass
+    assert mmcv_state(mmcv_ops) == once
+    integration.unpatch()
+    assert mmcv_state(mmcv_ops) == before
+    # The same functions, by another way. A handle undoes its own call only.
+    other = research.patch(mmcv_ops)
+    handle = integration.patch()
+    stale.undo()
+    other.undo()
+    assert all(a is not b for a, b in zip(mmcv_state(mmcv_ops), before, strict=True))
+    handle.undo()
+    assert mmcv_state(mmcv_ops) == before
+
+
+def test_functions_of_mmcv_compute_the_same(mmcv_ops) -> None:
+    value, shapes, starts, locations, weights = test_research.inputs()
+    wanted = [t.requires_grad_() for t in (value, locations, weights)]
+    expected = mmcv_ops.multi_scale_deformable_attn_pytorch(value, shapes, locations, weights)
+    expected_gradients = test_research.gradients(expected, wanted)
+    extension = importlib.import_module("mmcv._ext")
+
+    class Own(torch.autograd.Function):
+        """A function of another repository over mmcv's compiled functions."""
+
+        @staticmethod
+        def forward(ctx, *args):
+            ctx.save_for_backward(*args)
+            return extension.ms_deform_attn_forward(*args, im2col_step=64)
+
+        @staticmethod
+        @once_differentiable
+        def backward(ctx, grad):
+            value, shapes, starts, locations, weights = ctx.saved_tensors
+            results = [torch.zeros_like(t) for t in (value, locations, weights)]
+            extension.ms_deform_attn_backward(
+                *ctx.saved_tensors, grad.contiguous(), *results, im2col_step=64
+            )
+            return results[0], None, None, results[1], results[2]
+
+    with integration.patch():
+        for got in (
+            mmcv_ops.multi_scale_deformable_attn_pytorch(value, shapes, locations, weights),
+            mmcv_ops.MultiScaleDeformableAttnFunction.apply(
+                value, shapes, starts, locations, weights, 64
+            ),
+            Own.apply(value, shapes, starts, locations, weights),
+        ):
+            torch.testing.assert_close(got, expected)
+            torch.testing.assert_close(test_research.gradients(got, wanted), expected_gradients)
 
 
 def test_a_name_has_any_case() -> None:

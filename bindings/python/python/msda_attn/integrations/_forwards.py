@@ -74,7 +74,9 @@ def _attend(
     sizes, starts = levels
     mask = padding if valid is None else valid
     batch, queries = query.shape[0], query.shape[1]
-    if reference.shape[0] != batch or reference.shape[1] != queries or sizes is None:
+    if pixels is None or sizes is None:
+        return None
+    if reference.shape[0] != batch or reference.shape[1] != queries:
         return None
     if reference.shape[2] not in (1, len(points)) or not (mask is None or mask.dtype is torch.bool):
         return None
@@ -213,7 +215,7 @@ def ultralytics(
     value_mask: Tensor | None = None,
     **unused: Any,
 ) -> Any:
-    """RT-DETR of Ultralytics, and of PaddleDetection."""
+    """RT-DETR of Ultralytics."""
     points = [self.n_points] * self.n_levels
     levels = _levels(value_shapes)
     found = _attend(self, query, value, refer_bbox, levels, self.n_heads, points, value_mask)
@@ -229,7 +231,7 @@ def rt_detr(
     value_mask: Tensor | None = None,
     **unused: Any,
 ) -> Any:
-    """RT-DETRv2 and D-FINE as their authors wrote them; lightly-train has copies.
+    """RT-DETRv2 and D-FINE of lightly-train.
 
     The value of D-FINE has a dimension for the heads, and no projections.
     """

@@ -24,7 +24,7 @@ from ._forwards import FAMILIES, Family, is_plain
 from ._operators import plain_state
 from ._replace import Replacements, original
 
-_NAME = re.compile(r"(MS|Multi_?Scale)_?Deform\w*Att", re.IGNORECASE)
+_NAME = re.compile(r"Deform\w*Att", re.IGNORECASE)
 _REFERENCE = ("reference_points", "refer_bbox")
 _MASKS = ("attention_mask", "input_padding_mask", "value_mask", "key_padding_mask")
 
@@ -49,13 +49,14 @@ _made: dict[Callable[..., Any], tuple[Callable[..., Any], Family] | str] = {}
 
 
 def attention_classes(module: types.ModuleType) -> list[type]:
-    """The attention modules that a module defines. The operator itself may be a layer too."""
+    """The attention modules that a module defines: by their name, and their reference points."""
     found = []
     for cls in list(vars(module).values()):
         if not (isinstance(cls, type) and cls.__module__ == module.__name__):
             continue
         if issubclass(cls, nn.Module) and _NAME.search(cls.__name__) and "forward" in vars(cls):
-            if "sampling_locations" not in inspect.signature(vars(cls)["forward"]).parameters:
+            arguments = inspect.signature(vars(cls)["forward"]).parameters
+            if any("ref" in name for name in arguments):
                 found.append(cls)
     return found
 
