@@ -128,39 +128,11 @@ def deformable_detr() -> Case:
     return case
 
 
-def rt_detr() -> Case:
-    return _case("RTDetr", backbone_config=_rt_detr_resnet(), **_RT_DETR)
+def _rt_detr(name: str, **sizes: Any) -> Case:
+    return _case(name, **{"backbone_config": _hgnet(), **_RT_DETR, **sizes})
 
 
-def _rt_detr_v2(method: str) -> Case:
-    sizes = {**_RT_DETR, "decoder_method": method}
-    return _case("RTDetrV2", backbone_config=_rt_detr_resnet(), **sizes)
-
-
-def rt_detr_v2() -> Case:
-    return _rt_detr_v2("default")
-
-
-def rt_detr_v2_discrete() -> Case:
-    return _rt_detr_v2("discrete")
-
-
-def _d_fine(method: str) -> Case:
-    sizes = {**_RT_DETR, "decoder_n_points": [3, 4, 2], "decoder_method": method}
-    return _case("DFine", backbone_config=_hgnet(), **sizes)
-
-
-def d_fine() -> Case:
-    return _d_fine("default")
-
-
-def d_fine_discrete() -> Case:
-    return _d_fine("discrete")
-
-
-def deimv2() -> Case:
-    sizes = {**_RT_DETR, "decoder_n_points": [3, 4, 2]}
-    return _case("Deimv2", backbone_config=_hgnet(), **sizes)
+_D_FINE = {"decoder_n_points": [3, 4, 2]}
 
 
 # Sizes that LW-DETR and RF-DETR share.
@@ -172,40 +144,35 @@ _VIT = dict(
     patch_size=16,
     out_indices=[1, 2],
 )
-_LW_DETR = dict(
-    d_model=32,
-    decoder_ffn_dim=16,
-    decoder_layers=2,
-    decoder_n_points=2,
-    decoder_self_attention_heads=4,
-    num_queries=6,
-    group_detr=2,
-    num_labels=5,
-)
+
+
+def _lw_detr(name: str, backbone: object, heads: int, **sizes: Any) -> Case:
+    return _case(
+        name,
+        backbone_config=backbone,
+        decoder_cross_attention_heads=heads,
+        d_model=32,
+        decoder_ffn_dim=16,
+        decoder_layers=2,
+        decoder_n_points=2,
+        decoder_self_attention_heads=4,
+        num_queries=6,
+        group_detr=2,
+        num_labels=5,
+        **sizes,
+    )
 
 
 def lw_detr() -> Case:
     backbone = transformers.LwDetrViTConfig(
         pretrain_image_size=IMAGE, num_windows=4, window_block_indices=[0], **_VIT
     )
-    return _case(
-        "LwDetr",
-        backbone_config=backbone,
-        projector_scale_factors=[2.0, 0.5],
-        decoder_cross_attention_heads=4,
-        **_LW_DETR,
-    )
+    return _lw_detr("LwDetr", backbone, 4, projector_scale_factors=[2.0, 0.5])
 
 
 def rf_detr() -> Case:
     backbone = transformers.RfDetrDinov2Config(num_windows=2, **_VIT)
-    return _case(
-        "RfDetr",
-        backbone_config=backbone,
-        dropout=0.0,
-        decoder_cross_attention_heads=2,
-        **_LW_DETR,
-    )
+    return _lw_detr("RfDetr", backbone, 2, dropout=0.0)
 
 
 def _grounding(name: str) -> Case:
@@ -238,14 +205,6 @@ def _grounding(name: str) -> Case:
     ids = torch.randint(5, 90, (2, 6))
     case.inputs.update(input_ids=ids, attention_mask=torch.ones_like(ids))
     return case
-
-
-def grounding_dino() -> Case:
-    return _grounding("GroundingDino")
-
-
-def mm_grounding_dino() -> Case:
-    return _grounding("MMGroundingDino")
 
 
 def omdet_turbo() -> Case:
@@ -298,9 +257,8 @@ def omdet_turbo() -> Case:
 
 
 def pp_doclayout_v2() -> Case:
-    return _case(
+    return _rt_detr(
         "PPDocLayoutV2",
-        backbone_config=_hgnet(),
         reading_order_config=dict(
             hidden_size=16,
             num_attention_heads=2,
@@ -315,12 +273,11 @@ def pp_doclayout_v2() -> Case:
         ),
         class_thresholds=[0.0] * 5,
         class_order=list(range(5)),
-        **_RT_DETR,
     )
 
 
 def pp_doclayout_v3() -> Case:
-    return _case(
+    return _rt_detr(
         "PPDocLayoutV3",
         backbone_config=_hgnet((1, 2, 3, 4)),
         x4_feat_dim=8,
@@ -328,7 +285,6 @@ def pp_doclayout_v3() -> Case:
         num_prototypes=4,
         global_pointer_head_size=8,
         gp_dropout_value=0.0,
-        **_RT_DETR,
     )
 
 
@@ -365,27 +321,27 @@ def oneformer() -> Case:
     return case
 
 
+_DISCRETE = {"decoder_method": "discrete"}
 FAMILIES: dict[str, Callable[[], Case]] = {
-    build.__name__: build
-    for build in (
-        deformable_detr,
-        rt_detr,
-        rt_detr_v2,
-        rt_detr_v2_discrete,
-        d_fine,
-        d_fine_discrete,
-        deimv2,
-        lw_detr,
-        rf_detr,
-        grounding_dino,
-        mm_grounding_dino,
-        omdet_turbo,
-        pp_doclayout_v2,
-        pp_doclayout_v3,
-        pp_doclayout_v4,
-        mask2former,
-        oneformer,
-    )
+    "deformable_detr": deformable_detr,
+    "rt_detr": lambda: _rt_detr("RTDetr", backbone_config=_rt_detr_resnet()),
+    "rt_detr_v2": lambda: _rt_detr("RTDetrV2", backbone_config=_rt_detr_resnet()),
+    "rt_detr_v2_discrete": lambda: _rt_detr(
+        "RTDetrV2", backbone_config=_rt_detr_resnet(), **_DISCRETE
+    ),
+    "d_fine": lambda: _rt_detr("DFine", **_D_FINE),
+    "d_fine_discrete": lambda: _rt_detr("DFine", **_D_FINE, **_DISCRETE),
+    "deimv2": lambda: _rt_detr("Deimv2", **_D_FINE),
+    "lw_detr": lw_detr,
+    "rf_detr": rf_detr,
+    "grounding_dino": lambda: _grounding("GroundingDino"),
+    "mm_grounding_dino": lambda: _grounding("MMGroundingDino"),
+    "omdet_turbo": omdet_turbo,
+    "pp_doclayout_v2": pp_doclayout_v2,
+    "pp_doclayout_v3": pp_doclayout_v3,
+    "pp_doclayout_v4": pp_doclayout_v4,
+    "mask2former": mask2former,
+    "oneformer": oneformer,
 }
 
 

@@ -22,9 +22,6 @@ from torch import Tensor, nn
 from .._torch.functional import ms_deform_attn_fused
 from ._operators import points_per_level, widened
 
-# Level sizes with the start of each level, or None: the levels follow each other.
-Levels = tuple[Any, Any]
-
 
 def is_plain(module: nn.Module) -> bool:
     """Whether a module has no hook and no forward of its own."""
@@ -33,32 +30,16 @@ def is_plain(module: nn.Module) -> bool:
     return not (forward_hooks or backward_hooks or "forward" in module.__dict__)
 
 
-def _levels(known: Any, shapes: Any = None, starts: Any = None) -> Levels:
-    """The sizes that the host knows, if the call has them."""
-    return (shapes, starts) if known is None else (known, None)
-
-
-def _value(module: nn.Module, pixels: Tensor, padding: Tensor | None, heads: int) -> Tensor:
-    """The projected value, 0 where the mask is True."""
-    layer = module._modules.get("value_proj")
-    value = pixels if layer is None else layer(pixels)
-    if padding is not None:
-        # In place there is no copy. Only this function has the result of a plain layer; where the
-        # layer has a backward hook, autograd refuses to change the result.
-        own = type(layer) is nn.Linear and is_plain(layer)
-        padding = padding[..., None]
-        value = value.masked_fill_(padding, 0.0) if own else value.masked_fill(padding, 0.0)
-    return value.unflatten(-1, (heads, -1)) if value.dim() == 3 else value
-
-
 def _attend(
     module: nn.Module,
     query: Tensor,
     pixels: Tensor,
     reference: Tensor,
-    levels: Levels,
     heads: int,
     points: Sequence[int],
+    sizes: Any = None,
+    shapes: Any = None,
+    starts: Any = None,
     padding: Tensor | None = None,
     valid: Tensor | None = None,
     scale: float = 0.5,
@@ -67,20 +48,31 @@ def _attend(
     """The output of a module, and the logits of its weights. None: the original must run.
 
     Args:
+        sizes, shapes, starts: level sizes that the host knows, or tensors.
         padding, valid: where pixels count as 0, or where they do not: masks of two meanings.
         scale: the factor of offsets beside a box.
         discrete: for discrete sampling, one over the points of the level of each sample.
     """
-    sizes, starts = levels
+    if sizes is not None:
+        shapes, starts = sizes, None
     mask = padding if valid is None else valid
     batch, queries = query.shape[0], query.shape[1]
-    if pixels is None or sizes is None:
+    if pixels is None or shapes is None:
         return None
     if reference.shape[0] != batch or reference.shape[1] != queries:
         return None
     if reference.shape[2] not in (1, len(points)) or not (mask is None or mask.dtype is torch.bool):
         return None
-    value = _value(module, pixels, padding if valid is None else ~valid, heads)
+    layer = module._modules.get("value_proj")
+    value = pixels if layer is None else layer(pixels)
+    if mask is not None:
+        padding = (mask if valid is None else ~mask)[..., None]
+        # In place there is no copy. Only this function has the result of a plain layer; where the
+        # layer has a backward hook, autograd refuses to change the result.
+        own = type(layer) is nn.Linear and is_plain(layer)
+        value = value.masked_fill_(padding, 0.0) if own else value.masked_fill(padding, 0.0)
+    if value.dim() == 3:
+        value = value.unflatten(-1, (heads, -1))
     differ = len(set(points)) > 1
     samples = (sum(points),) if differ else (len(points), points[0])
     offsets = module.sampling_offsets(query).view(batch, queries, heads, *samples, 2)
@@ -92,13 +84,13 @@ def _attend(
             # Some models make reference points in float32; offsets must not be rounded for them.
             reference = reference.double()
         output = ms_deform_attn_fused(
-            value, sizes, starts, reference, offsets, logits, points=points if differ else None
+            value, shapes, starts, reference, offsets, logits, points=points if differ else None
         )
     else:
         moved = offsets.flatten(3, -2) * discrete.to(query.dtype)[:, None]
         locations = reference[:, :, None, :, :2] + moved * reference[:, :, None, :, 2:] * scale
         weights = _softmax(logits)
-        output = points_per_level(value, sizes, locations, weights, list(points), "discrete")
+        output = points_per_level(value, shapes, locations, weights, list(points), "discrete")
     layer = module._modules.get("output_proj")
     return widened(output) if layer is None else layer(output), logits
 
@@ -138,9 +130,11 @@ def transformers(
         hidden_states,
         encoder_hidden_states,
         reference_points,
-        _levels(spatial_shapes_list, spatial_shapes, level_start_index),
         self.n_heads,
         [self.n_points] * self.n_levels,
+        spatial_shapes_list,
+        spatial_shapes,
+        level_start_index,
         **{mask: attention_mask},
         scale=0.5 if version == 1 else self.offset_scale,
     )
@@ -170,9 +164,10 @@ def d_fine(
         hidden_states,
         encoder_hidden_states,
         reference_points,
-        _levels(spatial_shapes_list, spatial_shapes),
         self.n_heads,
         self.num_points_list,
+        spatial_shapes_list,
+        spatial_shapes,
         scale=self.offset_scale,
         discrete=self.num_points_scale if self.decoder_method == "discrete" else None,
     )
@@ -198,10 +193,12 @@ def deformable_detr(
         query,
         input_flatten,
         reference_points,
-        _levels(input_spatial_shapes_hw, input_spatial_shapes, input_level_start_index),
         self.n_heads,
         [self.n_points] * self.n_levels,
-        padding=input_padding_mask,
+        input_spatial_shapes_hw,
+        input_spatial_shapes,
+        input_level_start_index,
+        input_padding_mask,
     )
     return found and found[0]
 
@@ -217,8 +214,9 @@ def ultralytics(
 ) -> Any:
     """RT-DETR of Ultralytics."""
     points = [self.n_points] * self.n_levels
-    levels = _levels(value_shapes)
-    found = _attend(self, query, value, refer_bbox, levels, self.n_heads, points, value_mask)
+    found = _attend(
+        self, query, value, refer_bbox, self.n_heads, points, value_shapes, padding=value_mask
+    )
     return found and found[0]
 
 
@@ -242,9 +240,9 @@ def rt_detr(
         query,
         value,
         reference_points,
-        _levels(value_spatial_shapes),
         self.num_heads,
         self.num_points_list,
+        value_spatial_shapes,
         valid=value_mask,
         scale=self.offset_scale,
     )
@@ -276,9 +274,10 @@ def mmcv(
         query,
         pixels,
         reference_points,
-        _levels(None, spatial_shapes, level_start_index),
         self.num_heads,
         [self.num_points] * self.num_levels,
+        shapes=spatial_shapes,
+        starts=level_start_index,
         padding=key_padding_mask,
     )
     if found is None:

@@ -138,14 +138,6 @@ def _arguments(levels: int, coordinates: int, masked: bool, dimensions: int) -> 
     }
 
 
-def _same(got: Any, expected: Any) -> bool:
-    if isinstance(expected, tuple):
-        pairs = isinstance(got, tuple) and len(got) == len(expected)
-        return pairs and all(map(_same, got, expected))
-    both = isinstance(got, Tensor) and isinstance(expected, Tensor) and got.shape == expected.shape
-    return both and torch.allclose(got, expected, rtol=1e-9, atol=1e-9)
-
-
 def _compare(
     cls: type, original: Callable[..., Any], names: list[str], family: Family
 ) -> set[tuple[bool, int, bool]]:
@@ -172,9 +164,12 @@ def _compare(
             got = family.forward(module, **{**given, "output_attentions": True})
             if got is None:
                 continue
-            if not all(_same(got, result) for result in expected):
+            try:
+                for result in expected:
+                    torch.testing.assert_close(got, result, rtol=1e-9, atol=1e-9)
+            except AssertionError:
                 mask = f"with {masks[0]!r} " if masked else ""
-                raise ValueError(f"its result {mask}for a small example differs")
+                raise ValueError(f"its result {mask}for a small example differs") from None
             if not state:
                 accepted.append((levels, coordinates, masked))
     if not accepted:
@@ -186,10 +181,10 @@ def _is_recorded(cls: type) -> bool:
     """Whether models take the weights of a module by a hook only. Without one nobody uses them."""
     for model in list(vars(sys.modules[cls.__module__]).values()):
         records = vars(model).get("_can_record_outputs") if isinstance(model, type) else None
-        for record in records.values() if isinstance(records, dict) else ():
-            for target in record if isinstance(record, list) else [record]:
-                if cls in (target, getattr(target, "target_class", None)):
-                    return True
+        for record in dict(records or {}).values():
+            targets = record if isinstance(record, list) else [record]
+            if any(cls in (target, getattr(target, "target_class", None)) for target in targets):
+                return True
     return False
 
 
@@ -204,31 +199,24 @@ def _is_usual(module: nn.Module, library: str) -> bool:
     return function is None or getattr(function, "func", function).__module__.startswith(library)
 
 
-def _find(
-    cls: type, original: Callable[..., Any], names: list[str]
-) -> tuple[Family, set[tuple[bool, int, bool]]]:
-    """The row of a class, and the calls that both forwards take."""
-    reasons = []
-    for family in FAMILIES:
-        if family.takes(set(names) - _IGNORED.keys()):
-            try:
-                return family, _compare(cls, original, names, family)
-            except Exception as error:
-                # A class of an unknown version may raise anything.
-                text = f"{type(error).__name__}: {error}"
-                reasons.append(str(error) if type(error) is ValueError else text)
-    named = ", ".join(name for name in names if name not in _IGNORED)
-    reasons.append(f"msda knows no forward with the arguments {named}")
-    raise ValueError(reasons[0])
-
-
 def _make(cls: type, original: Callable[..., Any]) -> tuple[Callable[..., Any], Family]:
     """The new forward of a class, and its row."""
     parameters = list(inspect.signature(original).parameters.values())[1:]
     names = [p.name for p in parameters if p.kind is not p.VAR_KEYWORD]
     keywords = [*names, *(_IGNORED if len(names) < len(parameters) else ())]
-    with plain_state():
-        family, forms = _find(cls, original, keywords)
+    reasons = []
+    for family in [family for family in FAMILIES if family.takes(set(names) - _IGNORED.keys())]:
+        try:
+            with plain_state():
+                forms = _compare(cls, original, keywords, family)
+            break
+        except Exception as error:
+            # A class of an unknown version may raise anything.
+            text = f"{type(error).__name__}: {error}"
+            reasons.append(str(error) if type(error) is ValueError else text)
+    else:
+        reasons.append(f"msda knows no forward with the arguments {', '.join(names)}")
+        raise ValueError(reasons[0])
     known = frozenset(keywords)
     needed = frozenset(p.name for p in parameters if p.default is p.empty and p.name in names)
     reference = next(name for name in _REFERENCE if name in names)
