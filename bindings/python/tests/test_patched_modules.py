@@ -23,21 +23,12 @@ from msda_attn.integrations import _modules, research  # noqa: E402
 from msda_attn.integrations._replace import Replacements  # noqa: E402
 from support import gpu  # noqa: E402
 from torch import Tensor, nn  # noqa: E402
+from transformers_models import undone  # noqa: E402, F401
 
 # Families whose modules differ: a mask that says what is valid, one that says what is padding, the
 # same points on each level, different points, no projections, one level of reference points.
 FORMS = ["deformable_detr", "mask2former", "rt_detr", "rt_detr_v2", "d_fine", "grounding_dino"]
 FUSED = [family for family in models.FAMILIES if "discrete" not in family]
-
-
-@pytest.fixture(autouse=True)
-def _undone():
-    """No test leaves a patch behind. One thread: the models are small."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-    msda.unpatch_transformers()
 
 
 def attention(family: str) -> models.Call:

@@ -25,6 +25,7 @@ from msda_attn.integrations.transformers import (  # noqa: E402
 )
 from support import gpu  # noqa: E402
 from torch import Tensor, nn  # noqa: E402
+from transformers_models import undone  # noqa: E402, F401
 
 # One family for each of the three forms of the operator, and both ways of sampling.
 FORMS = ["deformable_detr", "mask2former", "rt_detr_v2", "rt_detr_v2_discrete", "d_fine"]
@@ -35,16 +36,6 @@ class Run(typing.NamedTuple):
     gradients: dict[str, Tensor]
     calls: collections.Counter[str]
     attentions: int
-
-
-@pytest.fixture(autouse=True)
-def _undone():
-    """No test leaves a patch behind. One thread: the models are small."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-    unpatch_transformers()
 
 
 def tensors(output: object) -> typing.Iterator[Tensor]:

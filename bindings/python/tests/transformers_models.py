@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import msda_attn as msda
 import pytest
 import torch
 import transformers
@@ -343,6 +344,16 @@ FAMILIES: dict[str, Callable[[], Case]] = {
     "mask2former": mask2former,
     "oneformer": oneformer,
 }
+
+
+@pytest.fixture(autouse=True)
+def undone():
+    """For tests that import it: none leaves a patch behind. One thread: the models are small."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+    msda.unpatch_transformers()
 
 
 def randomise(model: nn.Module) -> None:
