@@ -321,6 +321,53 @@ class MSDeformAttn(nn.Module):
         return self.output_proj(output)
 
 
+class MultiScaleDeformableAttention(MSDeformAttn):
+    """A module as GroundingDINO has it: mmcv's, which adds nothing. It refuses masks."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.num_heads, self.num_levels, self.num_points = 2, 1, 2
+        self.batch_first = False
+
+    def forward(
+        self,
+        query,
+        key=None,
+        value=None,
+        query_pos=None,
+        key_padding_mask=None,
+        reference_points=None,
+        spatial_shapes=None,
+        level_start_index=None,
+        **kwargs,
+    ):
+        if key_padding_mask is not None:
+            raise NotImplementedError
+        query = query if query_pos is None else query + query_pos
+        swap = lambda t: t if self.batch_first else t.transpose(0, 1)
+        given = swap(query), reference_points, swap(value), spatial_shapes
+        return swap(MSDeformAttn.forward(self, *given))
+
+
+def test_a_module_that_adds_nothing_and_refuses_masks(monkeypatch) -> None:
+    module = types.ModuleType(__name__)
+    module.MultiScaleDeformableAttention = MultiScaleDeformableAttention
+    call = models.Call(
+        MultiScaleDeformableAttention(),
+        [torch.rand(3, 2, 8), None, torch.rand(6, 2, 8), torch.rand(3, 2, 8)],
+        {"reference_points": torch.rand(2, 3, 1, 4), "spatial_shapes": torch.tensor([[2, 3]])},
+    )
+    expected = call()
+    with research.patch(module):
+        with monkeypatch.context() as context:
+            # The original forward would need it.
+            context.delattr(MSDeformAttn, "forward")
+            got = call()
+        with pytest.raises(NotImplementedError):
+            call(key_padding_mask=torch.zeros(2, 6, dtype=torch.bool))
+    torch.testing.assert_close(got, expected)
+
+
 BASE = "base(self, query, reference_points, input_flatten, input_spatial_shapes)"
 # Arguments after the first three, the result, and what the warning says.
 UNKNOWN = {

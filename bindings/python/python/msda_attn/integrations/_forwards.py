@@ -260,9 +260,11 @@ def mmcv(
     reference_points: Any = None,
     spatial_shapes: Any = None,
     level_start_index: Any = None,
+    *,
+    residual: bool = True,
     **unused: Any,
 ) -> Any:
-    """The module of mmcv and detrex, which adds its input to its output."""
+    """The module of mmcv and detrex, which adds its input; without that, of GroundingDINO."""
     pixels = query if value is None else value
     identity = query if identity is None else identity
     if query_pos is not None:
@@ -283,7 +285,7 @@ def mmcv(
     if found is None:
         return None
     output = found[0] if self.batch_first else found[0].transpose(0, 1)
-    return self.dropout(output) + identity
+    return self.dropout(output) + identity if residual else output
 
 
 class Family(NamedTuple):
@@ -320,4 +322,5 @@ FAMILIES = (
     Family(rt_detr, states=(_SCALED,)),
     Family(rt_detr, projects=False, dimensions=4, states=(_SCALED,)),
     Family(mmcv),
+    Family(functools.partial(mmcv, residual=False)),
 )

@@ -54,9 +54,9 @@ def attention_classes(module: types.ModuleType) -> list[type]:
     for cls in list(vars(module).values()):
         if not (isinstance(cls, type) and cls.__module__ == module.__name__):
             continue
-        if issubclass(cls, nn.Module) and _NAME.search(cls.__name__) and "forward" in vars(cls):
-            arguments = inspect.signature(vars(cls)["forward"]).parameters
-            if any("ref" in name for name in arguments):
+        forward = vars(cls).get("forward") if issubclass(cls, nn.Module) else None
+        if isinstance(forward, types.FunctionType) and _NAME.search(cls.__name__):
+            if any("ref" in name for name in inspect.signature(forward).parameters):
                 found.append(cls)
     return found
 
@@ -181,7 +181,7 @@ def _is_recorded(cls: type) -> bool:
     """Whether models take the weights of a module by a hook only. Without one nobody uses them."""
     for model in list(vars(sys.modules[cls.__module__]).values()):
         records = vars(model).get("_can_record_outputs") if isinstance(model, type) else None
-        for record in dict(records or {}).values():
+        for record in records.values() if isinstance(records, dict) else ():
             targets = record if isinstance(record, list) else [record]
             if any(cls in (target, getattr(target, "target_class", None)) for target in targets):
                 return True
