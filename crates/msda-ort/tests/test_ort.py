@@ -217,13 +217,35 @@ def uniform(arrays, dtype="f32"):
     return {name: dtype for name in arrays if name not in PLAIN[1:3]}
 
 
-def split(array):
+def split(array, points=None):
+    """An array per level."""
+    if points:
+        return np.split(array, np.cumsum(points)[:-1], 3)
     return [array[:, :, :, level] for level in range(array.shape[3])]
 
 
-def check(got, expected, value, weights, dtype):
-    """The error: rounding of the result, and f32 (f64) arithmetic over some dozens of samples."""
-    scale = abs(value).max() * abs(weights).sum((-1, -2)).max()
+def compare(arrays, types=None, provider=CPU, made=None, points=None, **attributes):
+    """Runs the operator, and compares with the computation in float64.
+
+    The error: rounding of the result, and f32 (f64) arithmetic over some dozens of samples.
+    """
+    types = types or uniform(arrays)
+    stored = {name: rounded(arrays[name], types[name]) for name in types}
+    value, dtype = stored["value"], types["value"]
+    if "reference_points" in stored:
+        locations = locations_of(stored["reference_points"], stored["sampling_offsets"])
+        weights = softmax(stored["attention_logits"])
+    else:
+        locations = split(stored["sampling_locations"], points)
+        weights = stored["attention_weights"]
+    levels, starts = (arrays[name].tolist() for name in PLAIN[1:3])
+    options = {"levels": levels, "starts": starts, **attributes}
+    expected = oracle(value, locations, split(weights, points), **options)
+    if made is None:
+        given = {**attributes, "points": points} if points else attributes
+        made = session(model(arrays, types, **given), provider)
+    got = run(made, arrays)
+    scale = abs(value).max() * abs(weights).reshape(*weights.shape[:3], -1).sum(-1).max()
     inner = ROUNDING["f64" if dtype == "f64" else "f32"]
     bound = 2 * ROUNDING[dtype] * abs(expected) + 256 * inner * scale
     assert got.shape == expected.shape
@@ -249,15 +271,7 @@ def test_all_types(types, form, provider):
     for name in uniform(arrays):
         last = name in ("attention_weights", "attention_logits")
         chosen[name] = value_type if name == "value" else weight_type if last else location_type
-    stored = {name: rounded(arrays[name], chosen[name]) for name in chosen}
-    if form == "plain":
-        locations, weights = split(stored["sampling_locations"]), stored["attention_weights"]
-    else:
-        locations = locations_of(stored["reference_points"], stored["sampling_offsets"])
-        weights = softmax(stored["attention_logits"])
-    expected = oracle(stored["value"], locations, split(weights))
-    got = run(session(model(arrays, chosen), provider), arrays)
-    check(got, expected, stored["value"], weights, value_type)
+    compare(arrays, chosen, provider)
 
 
 @newer
@@ -273,28 +287,17 @@ def test_all_types(types, form, provider):
     ids=str,
 )
 def test_options(attributes, provider):
-    arrays = inputs()
-    stored = {name: rounded(arrays[name], "f32") for name in uniform(arrays)}
-    weights = stored["attention_weights"]
-    expected = oracle(
-        stored["value"], split(stored["sampling_locations"]), split(weights), **attributes
-    )
-    got = run(session(model(arrays, uniform(arrays), **attributes), provider), arrays)
-    check(got, expected, stored["value"], weights, "f32")
+    compare(inputs(), provider=provider, **attributes)
 
 
 @newer
 @pytest.mark.parametrize("provider", PROVIDERS)
 def test_points_that_differ_per_level(provider):
-    arrays = inputs(points=3)
-    counts = [3, 1, 2]
-    stored = {name: rounded(arrays[name], "f32") for name in uniform(arrays)}
-    keep = lambda array: [part[:, :, :, :n] for part, n in zip(split(array), counts)]
-    parts = keep(stored["sampling_locations"]), keep(stored["attention_weights"])
-    arrays["sampling_locations"] = np.concatenate(parts[0], 3)
-    arrays["attention_weights"] = np.concatenate(parts[1], 3)
-    got = run(session(model(arrays, uniform(arrays), points=counts), provider), arrays)
-    check(got, oracle(stored["value"], *parts), stored["value"], stored["attention_weights"], "f32")
+    arrays, counts = inputs(points=3), [3, 1, 2]
+    for name in PLAIN[3:]:
+        parts = [part[:, :, :, :n] for part, n in zip(split(arrays[name]), counts)]
+        arrays[name] = np.concatenate(parts, 3)
+    compare(arrays, provider=provider, points=counts)
 
 
 @newer
@@ -311,21 +314,10 @@ def test_levels_with_gaps_and_reference_points_of_one_level():
     arrays = fused_inputs(4)
     arrays["reference_points"] = arrays["reference_points"][:, :, :1]
     gap = np.zeros((2, 5, 3, 8))
-    starts = arrays["level_start_index"] + [5, 5, 10]
     pieces = np.split(arrays["value"], np.cumsum([h * w for h, w in LEVELS])[:2], 1)
     arrays["value"] = np.concatenate([gap, pieces[0], pieces[1], gap, pieces[2]], 1)
-    arrays["level_start_index"] = starts
-    stored = {name: rounded(arrays[name], "f32") for name in uniform(arrays)}
-    weights = softmax(stored["attention_logits"])
-    locations = locations_of(stored["reference_points"], stored["sampling_offsets"])
-    expected = oracle(stored["value"], locations, split(weights), starts=starts)
-    check(
-        run(session(model(arrays, uniform(arrays))), arrays),
-        expected,
-        stored["value"],
-        weights,
-        "f32",
-    )
+    arrays["level_start_index"] += [5, 5, 10]
+    compare(arrays)
 
 
 @newer
@@ -361,15 +353,9 @@ def test_symbolic_sizes(fused, names):
         (2, 0, LEVELS),
     ]:
         arrays = make(batch=batch, queries=queries, levels=levels)
-        got = run(made, arrays)
-        assert got.shape == (batch, queries, 24)
-        if got.size and not fused:
-            stored = {name: rounded(arrays[name], "f32") for name in uniform(arrays)}
-            weights = stored["attention_weights"]
-            expected = oracle(
-                stored["value"], split(stored["sampling_locations"]), split(weights), levels=levels
-            )
-            check(got, expected, stored["value"], weights, "f32")
+        assert run(made, arrays).shape == (batch, queries, 24)
+        if batch and queries and not fused:
+            compare(arrays, made=made)
 
 
 def change(name, new):
