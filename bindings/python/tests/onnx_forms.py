@@ -54,25 +54,13 @@ class Form(torch.nn.Module):
         self.form, self.change = form, change
 
     def sample(self, image: Tensor, grid: Tensor, level: int) -> Tensor:
-        if self.change == "wrapped grid":
-            grid = torch.where(grid > 1.6, grid - 2, grid)
-        elif self.change == "masked grid":
-            grid = torch.where(grid.abs() > 2, torch.zeros_like(grid), grid)
-        elif self.change == "clamped grid":
-            grid = grid.clamp(-1.1, 1.1)
-        elif self.change == "grid at least -1.2":
-            grid = torch.maximum(grid, torch.tensor(-1.2))
+        grid = GRID_CHANGES.get(self.change, lambda grid: grid)(grid)
         if self.form == "gather":
             return by_gathers(image, grid)
         options = {"mode": "bilinear", "padding_mode": "zeros", "align_corners": False}
         name, _, where = self.change.partition(", ")
         if not where or level == 1:
-            options |= {
-                "border": {"padding_mode": "border"},
-                "reflection": {"padding_mode": "reflection"},
-                "corners": {"align_corners": True},
-                "nearest": {"mode": "nearest"},
-            }.get(name, {})
+            options |= OPTIONS.get(name, {})
         return F.grid_sample(image, grid, **options)
 
     def forward(self, value: Tensor, locations: Tensor, weights: Tensor) -> Tensor:
@@ -111,19 +99,21 @@ class Form(torch.nn.Module):
 
 
 FORMS = ("stack", "per level", "matmul", "einsum", "gather", "flat value", "channels first")
-CHANGES = (
-    "swapped levels",
-    "2.01x - 1",
-    "border",
-    "border, one level",
-    "reflection",
-    "corners",
-    "corners, one level",
-    "nearest",
-    "nearest, one level",
-)
+OPTIONS = {
+    "border": {"padding_mode": "border"},
+    "reflection": {"padding_mode": "reflection"},
+    "corners": {"align_corners": True},
+    "nearest": {"mode": "nearest"},
+}
+ONE_LEVEL = tuple(f"{name}, one level" for name in ("border", "corners", "nearest"))
+CHANGES = ("swapped levels", "2.01x - 1", *OPTIONS, *ONE_LEVEL)
 # These differ for locations off the map only.
-GRID_CHANGES = ("wrapped grid", "masked grid", "clamped grid", "grid at least -1.2")
+GRID_CHANGES = {
+    "wrapped grid": lambda grid: torch.where(grid > 1.6, grid - 2, grid),
+    "masked grid": lambda grid: torch.where(grid.abs() > 2, torch.zeros_like(grid), grid),
+    "clamped grid": lambda grid: grid.clamp(-1.1, 1.1),
+    "grid at least -1.2": lambda grid: torch.maximum(grid, torch.tensor(-1.2)),
+}
 
 
 class Arithmetic(torch.nn.Module):
@@ -133,47 +123,35 @@ class Arithmetic(torch.nn.Module):
         super().__init__()
         self.change, self.operator = change, operator
 
+    def changed(self, name: str, tensor: Tensor) -> Tensor:
+        what, change = ARITHMETIC_CHANGES.get(self.change, ("", None))
+        return change(tensor) if what == name else tensor
+
     def forward(self, value: Tensor, reference: Tensor, offsets: Tensor, logits: Tensor) -> Tensor:
-        if self.change == "clamped points":
-            reference = reference.clamp(0, 1)
-        elif self.change == "points inside":
-            reference = reference.clamp(0.01, 0.99)
-        elif self.change == "points at least 0":
-            reference = torch.maximum(reference, torch.tensor(0.0))
-        elif self.change == "points at most 1":
-            reference = torch.minimum(reference, torch.tensor(1.0))
-        elif self.change == "wrapped points":
-            reference = torch.where(reference > 1, reference - 1, reference)
-        elif self.change == "clamped offsets":
-            offsets = offsets.clamp(-20, 20)
-        elif self.change == "clamped logits":
-            logits = logits.clamp(-40, 40)
+        reference = self.changed("points", reference)
+        offsets, logits = self.changed("offsets", offsets), self.changed("logits", logits)
         weights = logits.flatten(3).softmax(-1).view_as(logits)
         sizes = torch.tensor([[float(w), float(h)] for h, w in LEVELS])
         if reference.shape[-1] == 4:
             moved = offsets / POINTS * reference[:, :, None, :, None, 2:] * 0.5
         else:
             moved = offsets / sizes[None, None, None, :, None, :]
-        locations = reference[:, :, None, :, None, :2] + moved
-        if self.change == "clamped locations":
-            locations = locations.clamp(-3, 4)
-        elif self.change == "wrapped locations":
-            locations = torch.where(locations > 1.5, locations - 1, locations)
+        locations = self.changed("locations", reference[:, :, None, :, None, :2] + moved)
         return self.operator(value, LEVELS, None, locations, weights)
 
 
 ARITHMETIC_NAMES = ["value", "reference", "offsets", "logits"]
-ARITHMETIC_CHANGES = (
-    "clamped points",
-    "points inside",
-    "points at least 0",
-    "points at most 1",
-    "wrapped points",
-    "clamped offsets",
-    "clamped logits",
-    "clamped locations",
-    "wrapped locations",
-)
+ARITHMETIC_CHANGES = {
+    "clamped points": ("points", lambda x: x.clamp(0, 1)),
+    "points inside": ("points", lambda x: x.clamp(0.01, 0.99)),
+    "points at least 0": ("points", lambda x: torch.maximum(x, torch.tensor(0.0))),
+    "points at most 1": ("points", lambda x: torch.minimum(x, torch.tensor(1.0))),
+    "wrapped points": ("points", lambda x: torch.where(x > 1, x - 1, x)),
+    "clamped offsets": ("offsets", lambda x: x.clamp(-20, 20)),
+    "clamped logits": ("logits", lambda x: x.clamp(-40, 40)),
+    "clamped locations": ("locations", lambda x: x.clamp(-3, 4)),
+    "wrapped locations": ("locations", lambda x: torch.where(x > 1.5, x - 1, x)),
+}
 
 
 def arithmetic_arguments(boxes: bool, wide: bool = False) -> tuple[Tensor, ...]:

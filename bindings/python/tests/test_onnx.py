@@ -1,96 +1,52 @@
-"""Models export to ONNX as before: there the operator is computed with `grid_sample`."""
+"""torch.onnx.export writes `grid_sample` for the operator, and nothing of msda."""
 
 from __future__ import annotations
 
 import pytest
 
-torch = pytest.importorskip("torch", reason="torch is not installed")
-onnx = pytest.importorskip("onnx", reason="onnx is not installed: the exports need it")
+# Skips where a package is missing.
+pytest.importorskip("onnx_support")
 
-import msda_attn as msda  # noqa: E402
-import transformers_models as models  # noqa: E402
-from support import problem  # noqa: E402
+import msda_attn as msda
+import onnx
+import torch
+from msda_attn.onnx import graph
+from onnx_support import LEVELS, Case, Function, Module, module_inputs, run
+from support import problem
 
-LEVELS = [(6, 9), (3, 5)]
-
-
-def operators(path) -> set[str]:
-    found = set()
-
-    def visit(graph):
-        for node in graph.node:
-            found.add(f"{node.domain}::{node.op_type}")
-            for attribute in node.attribute:
-                if attribute.HasField("g"):
-                    visit(attribute.g)
-
-    model = onnx.load(path)
-    visit(model.graph)
-    for function in model.functions:
-        visit(function)
-    return found
+pytestmark = [
+    pytest.mark.filterwarnings("ignore"),
+    pytest.mark.parametrize("dynamo", [False, True], ids=["torchscript", "dynamo"]),
+]
 
 
-def export(model, args, path, exporter: str) -> None:
-    if exporter == "dynamo":
-        pytest.importorskip("onnxscript", reason="onnxscript is not installed")
-        torch.onnx.export(model, args, str(path), dynamo=True, verbose=False)
-    else:
-        torch.onnx.export(model, args, str(path), dynamo=False, opset_version=20)
+def export(model, args, path, dynamo: bool) -> onnx.ModelProto:
+    """The file, which has `GridSample` and no operator of ours."""
+    options = {"verbose": False} if dynamo else {"opset_version": 20}
+    torch.onnx.export(model, args, str(path), dynamo=dynamo, **options)
+    made = onnx.load(path)
+    kinds = {(n.domain, n.op_type) for n in graph.all_nodes(made.graph, *made.functions)}
+    assert ("", "GridSample") in kinds and "msda" not in dict(kinds)
+    return made
 
 
-def check(model, args, path, exporter: str) -> None:
-    """Exports the model. The file has `GridSample` and no operator of ours, and it computes."""
+def check(model, args, path, dynamo: bool) -> None:
+    """Exports the model, and compares the file's result."""
     with torch.no_grad():
         expected = model(*args)
-        export(model, args, path, exporter)
-    found = operators(path)
-    assert "::GridSample" in found and not any("msda" in name for name in found)
-    from onnx.reference import ReferenceEvaluator
-
-    proto = onnx.load(path)
-    for node in proto.graph.node:
-        for attribute in node.attribute:
-            # The evaluator knows the newer name only.
-            if node.op_type == "GridSample" and attribute.s == b"bilinear":
-                attribute.s = b"linear"
-    names = [i.name for i in proto.graph.input]
-    got = ReferenceEvaluator(proto).run(None, dict(zip(names, (a.numpy() for a in args))))
-    torch.testing.assert_close(torch.from_numpy(got[0]), expected, rtol=1e-3, atol=1e-4)
+        got = torch.from_numpy(run(export(model, args, path, dynamo), args))
+    torch.testing.assert_close(got, expected, rtol=1e-3, atol=1e-4)
 
 
-class Function(torch.nn.Module):
-    def forward(self, value, locations, weights):
-        return msda.ms_deform_attn(
-            value, LEVELS, None, locations, weights, points=[3, 1], padding="border"
-        )
-
-
-class Module(torch.nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.attention = msda.MSDeformAttn(16, 2, 2, 4)
-        for parameter in self.attention.parameters():
-            torch.nn.init.normal_(parameter, std=0.2)
-
-    def forward(self, query, reference, pyramid):
-        return self.attention(query, reference, pyramid, LEVELS)
-
-
-@pytest.mark.parametrize("exporter", ["torchscript", "dynamo"])
 @pytest.mark.parametrize("what", ["function", "module, points", "module, boxes"])
-@pytest.mark.filterwarnings("ignore")
-def test_the_function_and_the_module(what, exporter, tmp_path):
+def test_the_function_and_the_module(what, dynamo, tmp_path):
     torch.manual_seed(0)
+    model, args = Module(), module_inputs(2, boxes="boxes" in what)
     if what == "function":
-        given = problem(levels=LEVELS)
-        model, args = Function(), given.tensors()
-        args = (args[0], args[1].flatten(3, 4)[..., :4, :], args[2].flatten(3)[..., :4])
-    else:
-        model = Module()
-        size = 2 if what.endswith("points") else 4
-        args = (torch.randn(2, 7, 16), torch.rand(2, 7, 1, size), torch.randn(2, 69, 16))
-    check(model, tuple(a.contiguous() for a in args), tmp_path / "model.onnx", exporter)
+        value, locations, weights = problem(levels=LEVELS).tensors()
+        args = (value, locations.flatten(3, 4)[..., :4, :], weights.flatten(3)[..., :4])
+        model, args = Function(), tuple(a.contiguous() for a in args)
+    check(model, args, tmp_path / "model.onnx", dynamo)
 
 
 class AnyOrder(torch.nn.Module):
@@ -104,42 +60,23 @@ class AnyOrder(torch.nn.Module):
         return msda.ms_deform_attn(value, LEVELS, self.starts, locations, weights)
 
 
-@pytest.mark.parametrize("exporter", ["torchscript", "dynamo"])
 @pytest.mark.parametrize("kind", [list, torch.tensor])
-@pytest.mark.filterwarnings("ignore")
-def test_levels_may_start_anywhere(kind, exporter, tmp_path):
-    torch.manual_seed(0)
+def test_levels_may_start_anywhere(kind, dynamo, tmp_path):
     args = tuple(problem(levels=LEVELS).tensors())
     height, width = LEVELS[1]
-    starts = [height * width, 0]
     usual = msda.ms_deform_attn(args[0], LEVELS, None, *args[1:])
-    model = AnyOrder(kind(starts))
+    model = AnyOrder(kind([height * width, 0]))
     assert (model(*args) - usual).abs().max() > 0.01
-    check(model, args, tmp_path / "model.onnx", exporter)
+    check(model, args, tmp_path / "model.onnx", dynamo)
 
 
-@pytest.mark.parametrize("exporter", ["torchscript", "dynamo"])
-@pytest.mark.filterwarnings("ignore")
-def test_a_patched_model_of_transformers(exporter, tmp_path):
-    pytest.importorskip("transformers", reason="transformers is not installed")
-    case = models.make("deformable_detr")
-
-    class Logits(torch.nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.model = case.model.eval()
-
-        def forward(self, *inputs):
-            return self.model(**dict(zip(case.inputs, inputs)))["last_hidden_state"]
-
-    args, path = tuple(case.inputs.values()), tmp_path / "model.onnx"
+def test_a_patched_model_of_transformers(dynamo, tmp_path):
+    case, path = Case("deformable_detr"), tmp_path / "model.onnx"
     try:
         with msda.patch_transformers(), torch.no_grad():
-            export(Logits(), args, path, exporter)
+            export(case, case.args, path, dynamo)
     except Exception:
         # Not ours, if this fails too.
         with torch.no_grad():
-            export(Logits(), args, path, exporter)
+            export(case, case.args, path, dynamo)
         raise
-    found = operators(path)
-    assert "::GridSample" in found and not any("msda" in name for name in found)

@@ -12,7 +12,7 @@ from . import graph as files
 from .match import Found, rewrite
 from .ops import OnnxError, is_ours
 from .tensorrt import NEVER_RUN, convert
-from .verifier import verify
+from .verifier import SIZE_HINT, verify
 
 
 def _size(text: str) -> tuple[str, int | tuple[int, int]]:
@@ -57,6 +57,8 @@ def main(arguments: list[str]) -> int:
         return _rewrite(args) if args.command == "rewrite" else _verify(args)
     except Exception as error:  # A hostile file may break onnx, NumPy or ONNX Runtime anywhere.
         text = str(error) if isinstance(error, OnnxError) else f"{type(error).__name__}: {error}"
+        if isinstance(error, files.RunError):
+            text += f"\n{SIZE_HINT}"
         if args.json:
             _print_json({"ok": False, "error": text})
         else:
@@ -98,7 +100,8 @@ def _verify(args: argparse.Namespace) -> int:
     for entry in report.nodes + report.outputs:
         name = f"node {entry['node']}" if "node" in entry else f"output {entry['output']}"
         said = entry.get("reason") or f"relative error {entry['error']:.1e} of {entry['limit']:.0e}"
-        print(f"{'ok' if entry['ok'] else 'WRONG'}: {name}, run {entry['run']}: {said}")
+        where = f"{name}, {entry['way']}, run {entry['run']}"
+        print(f"{'ok' if entry['ok'] else 'WRONG'}: {where}: {said}")
     for text in report.warnings:
         print(f"warning: {text}")
     for text in report.failures:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import inspect
 import os
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ import onnx
 import torch
 from onnxscript import opset18 as op
 from onnxscript.values import Opset
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
 from .._options import decode
@@ -21,31 +23,21 @@ from .._torch import grid
 from . import graph as files
 from . import match, tensorrt
 from .ops import (
-    ATTRIBUTES,
     DOMAIN,
     FUSED,
+    INPUTS,
     PLAIN,
     OnnxError,
+    changed,
     error,
-    is_ours,
     register_schemas,
 )
 from .verifier import limit_of
 
 register_schemas()
 _ours = Opset(DOMAIN, 1)
-
-
-def _call(name: str, value, shapes, starts, rest: Sequence, options: int, points: int, levels: int):
-    named, counts = decode(options, points, levels)
-    given = {
-        "sampling": named["mode"],
-        "padding": named["padding_mode"],
-        "align_corners": int(named["align_corners"]),
-        "points": counts,
-    }
-    given = {key: found for key, found in given.items() if found != ATTRIBUTES[key]}
-    return getattr(_ours, name)(value, shapes, starts, *rest, **given)
+# The last arguments of torch's operators.
+_NUMBERS = ("options", "points")
 
 
 def _tables(levels: Sequence) -> tuple:
@@ -64,51 +56,34 @@ def _tables(levels: Sequence) -> tuple:
     return shapes, op.Gather(table, op.Constant(value_int=2), axis=1)
 
 
-def _plain(
-    value,
-    spatial_shapes,
-    level_start_index,
-    sampling_locations,
-    attention_weights,
-    options: int = 0,
-    points: int = 0,
-):
-    rest, levels = (sampling_locations, attention_weights), spatial_shapes.shape[0]
-    return _call(PLAIN, value, spatial_shapes, level_start_index, rest, options, points, levels)
+def _translation(name: str, listed: bool) -> Callable:
+    """The translation of an operator of torch, which has tables or one flat list of levels."""
+    names = [*(("value", "levels") if listed else INPUTS[name][:3]), *INPUTS[name][3:]]
+    either = inspect.Parameter.POSITIONAL_OR_KEYWORD
+    numbers = [inspect.Parameter(n, either, default=0, annotation=int) for n in _NUMBERS]
+    signature = inspect.Signature([*(inspect.Parameter(n, either) for n in names), *numbers])
 
+    def translate(*args, **kwargs):
+        given = signature.bind(*args, **kwargs)
+        given.apply_defaults()
+        value, *rest, options, points = given.arguments.values()
+        if listed:
+            levels, rest = len(rest[0]) // 3, [*_tables(rest[0]), *rest[1:]]
+        else:
+            levels = rest[0].shape[0]
+        named, counts = decode(options, points, levels)
+        found = {
+            "sampling": named["mode"],
+            "padding": named["padding_mode"],
+            "align_corners": int(named["align_corners"]),
+            "points": counts,
+        }
+        return getattr(_ours, name)(value, *rest, **changed(found))
 
-def _plain_list(
-    value, levels, sampling_locations, attention_weights, options: int = 0, points: int = 0
-):
-    rest, tables = (sampling_locations, attention_weights), _tables(levels)
-    return _call(PLAIN, value, *tables, rest, options, points, len(levels) // 3)
-
-
-def _fused(
-    value,
-    spatial_shapes,
-    level_start_index,
-    reference_points,
-    sampling_offsets,
-    attention_logits,
-    options: int = 0,
-    points: int = 0,
-):
-    rest, levels = (reference_points, sampling_offsets, attention_logits), spatial_shapes.shape[0]
-    return _call(FUSED, value, spatial_shapes, level_start_index, rest, options, points, levels)
-
-
-def _fused_list(
-    value,
-    levels,
-    reference_points,
-    sampling_offsets,
-    attention_logits,
-    options: int = 0,
-    points: int = 0,
-):
-    rest, tables = (reference_points, sampling_offsets, attention_logits), _tables(levels)
-    return _call(FUSED, value, *tables, rest, options, points, len(levels) // 3)
+    # Torch asks which arguments are tensors.
+    translate.__signature__ = signature
+    translate.__annotations__ = dict.fromkeys(_NUMBERS, int)
+    return translate
 
 
 def _is_all_true(self):
@@ -141,10 +116,10 @@ def translations() -> dict:
     """For `custom_translation_table` of torch.onnx.export: the operators of `torch.ops.msda`."""
     ops = torch.ops.msda
     return {
-        ops.ms_deform_attn.default: _plain,
-        ops.ms_deform_attn_list.default: _plain_list,
-        ops.ms_deform_attn_fused.default: _fused,
-        ops.ms_deform_attn_fused_list.default: _fused_list,
+        ops.ms_deform_attn.default: _translation(PLAIN, False),
+        ops.ms_deform_attn_list.default: _translation(PLAIN, True),
+        ops.ms_deform_attn_fused.default: _translation(FUSED, False),
+        ops.ms_deform_attn_fused_list.default: _translation(FUSED, True),
         torch.ops.aten._is_all_true.default: _is_all_true,
         torch.ops.aten.cummax.default: _cumulative("Max", "Min"),
         torch.ops.aten.cummin.default: _cumulative("Min", "Max"),
@@ -180,19 +155,23 @@ def export(
     functions that compute them where our library is missing.
 
     ONNX Runtime's results are compared with torch's for the arguments and, if sizes are dynamic,
-    for a second set of sizes: a batch grows by one, height and width of images change places, other
-    sizes double. A warning says what was not compared.
+    for a second set of larger sizes. Where torch selects (top-k, sort), ONNX Runtime must find the
+    same numbers, and then uses torch's choice: numbers that nearly tie have no order.
 
     Args:
         target: 'onnx', or 'tensorrt' for NVIDIA's plugin.
 
     Raises:
-        OnnxError: a size in `dynamic_shapes` became a constant, or results differ.
+        OnnxError: a size in `dynamic_shapes` is below 2 in `args` or became a constant, or results
+            differ.
     """
     if opset_version < 18:
         raise OnnxError(f"opset_version: got {opset_version}, expected 18 or newer")
     if target not in ("onnx", "tensorrt"):
         raise OnnxError(f"target: got {target!r}, expected 'onnx' or 'tensorrt'")
+    call = inspect.signature(model.forward).bind(*args, **kwargs or {})
+    leaves = list(_leaves(call.arguments, dynamic_shapes))
+    _check_sizes(leaves, input_names)
     with _operators(), torch.no_grad():
         program = torch.onnx.export(
             model,
@@ -208,8 +187,6 @@ def export(
             custom_translation_table=translations() | options.pop("custom_translation_table", {}),
             **options,
         )
-    call = inspect.signature(model.forward).bind(*args, **kwargs or {})
-    leaves = list(_leaves(call.arguments, dynamic_shapes))
     made = _optimized(program)
     sizes = _check_dynamic(made, leaves)
     if not files.uses_ours(made):
@@ -219,10 +196,6 @@ def export(
         )
     for at, node in enumerate(made.graph.node):
         node.name = node.name or f"node_{at}"
-        # Torch writes defaults too.
-        empty = [a for a in node.attribute if is_ours(node) and a.name == "points" and not a.ints]
-        for attribute in empty:
-            node.attribute.remove(attribute)
     if opset_version <= 20:
         # Torch writes a newer version, which ONNX Runtime 1.17 does not read.
         made.ir_version = 9
@@ -232,7 +205,7 @@ def export(
         _warn("ONNX Runtime's CPU provider does not run bfloat16: nothing was fused or compared")
     else:
         runs = _runs(model, made, call, leaves, sizes)
-        match.fuse(made, [inputs for inputs, _ in runs], demand=True)
+        match.fuse(made, [run.inputs for run in runs], demand=True)
         _compare(made, runs)
     if target == "tensorrt":
         tensorrt.convert(made)
@@ -274,32 +247,74 @@ def _walk(given: Any, shapes: Any) -> Iterator[tuple[torch.Tensor, Any]]:
             yield from _walk(item, shapes[at] if isinstance(shapes, (list, tuple)) else None)
 
 
+def _asked(wanted: Any) -> Iterator[tuple[int, Any]]:
+    """The dimensions of a tensor that shall be dynamic, and their names."""
+    for axis, asked in wanted.items() if isinstance(wanted, dict) else enumerate(wanted or ()):
+        static = asked is None or asked is getattr(torch.export.Dim, "STATIC", None)
+        if not static and (not isinstance(asked, int) or isinstance(asked, torch.export.Dim)):
+            yield axis, asked
+
+
+def _check_sizes(leaves: list, names: Sequence[str] | None) -> None:
+    """Refuses examples of which torch makes a constant."""
+    for at, (tensor, wanted) in enumerate(leaves):
+        name = repr(names[at]) if names and at < len(names) else str(at)
+        for axis, _ in _asked(wanted):
+            if tensor.shape[axis] < 2:
+                raise OnnxError(
+                    f"input {name}, dimension {axis}: got size {tensor.shape[axis]}, expected 2 or "
+                    "more for a dynamic size\nhint: torch makes sizes below 2 constants; export "
+                    "with a batch of 2, and the file takes a batch of 1 too"
+                )
+
+
 def _check_dynamic(made: onnx.ModelProto, leaves: list) -> dict[str, int]:
     """Refuses sizes that became constants. The result are the sizes of the example."""
     sizes: dict[str, int] = {}
     for info, (tensor, wanted) in zip(files.model_inputs(made), leaves):
-        pairs = wanted.items() if isinstance(wanted, dict) else enumerate(wanted or ())
-        for axis, asked in pairs:
-            dim = info.type.tensor_type.shape.dim[axis]
-            if asked is None or asked is getattr(torch.export.Dim, "STATIC", None):
-                continue
-            if isinstance(asked, int) and not isinstance(asked, torch.export.Dim):
-                continue
-            if dim.HasField("dim_value"):
+        dims = info.type.tensor_type.shape.dim
+        for axis, asked in _asked(wanted):
+            if dims[axis].HasField("dim_value"):
                 name = getattr(asked, "__name__", asked)
                 raise OnnxError(
-                    f"input {info.name!r}, dimension {axis}: got the constant {dim.dim_value}, "
-                    f"expected the dynamic size {name!s}\n"
+                    f"input {info.name!r}, dimension {axis}: got the constant "
+                    f"{dims[axis].dim_value}, expected the dynamic size {name!s}\n"
                     "hint: the model's Python code makes it a number, for example with len(tensor) "
                     "or int(tensor.shape[0]); torch.export.Dim.AUTO may keep it dynamic"
                 )
-        for axis, dim in enumerate(info.type.tensor_type.shape.dim):
+        for axis, dim in enumerate(dims):
             if dim.HasField("dim_param"):
                 sizes.setdefault(dim.dim_param, tensor.shape[axis])
     return sizes
 
 
-_Run = tuple[dict[str, np.ndarray], list[np.ndarray]]
+class _Choices(TorchDispatchMode):
+    """Records what torch selects: the numbers and their places."""
+
+    _OPERATORS = (
+        torch.ops.aten.topk.default,
+        torch.ops.aten.sort.default,
+        torch.ops.aten.sort.stable,
+    )
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.made: list[list[np.ndarray]] = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        found = func(*args, **(kwargs or {}))
+        if func in self._OPERATORS:
+            self.made.append([tensor.cpu().numpy() for tensor in found])
+        return found
+
+
+@dataclasses.dataclass
+class _Run:
+    """Inputs by their names in the file, torch's results, and what it selected on its way."""
+
+    inputs: dict[str, np.ndarray]
+    results: list[np.ndarray]
+    choices: list[list[np.ndarray]]
 
 
 def _runs(
@@ -309,41 +324,30 @@ def _runs(
     leaves: list,
     sizes: dict[str, int],
 ) -> list[_Run]:
-    """Inputs by their names in the file, with torch's results: the example, and one of other sizes.
-
-    The second has other sizes wherever torch runs with them.
-    """
+    """Torch with the example, and with other sizes if there are dynamic ones."""
     names = [i.name for i in files.model_inputs(made)]
 
     def run(tensors: list[torch.Tensor]) -> _Run:
         swap = {id(old): new for (old, _), new in zip(leaves, tensors)}
-        with torch.no_grad():
-            changed = tree_map(lambda item: swap.get(id(item), item), call.arguments)
-            changed = inspect.BoundArguments(call.signature, changed)
-            results = tree_leaves(model(*changed.args, **changed.kwargs))
+        with torch.no_grad(), _Choices() as choices:
+            given = tree_map(lambda item: swap.get(id(item), item), call.arguments)
+            given = inspect.BoundArguments(call.signature, given)
+            results = tree_leaves(model(*given.args, **given.kwargs))
         inputs = {name: tensor.detach().cpu().numpy() for name, tensor in zip(names, tensors)}
-        return inputs, [t.cpu().numpy() for t in results if isinstance(t, torch.Tensor)]
+        results = [t.cpu().numpy() for t in results if isinstance(t, torch.Tensor)]
+        return _Run(inputs, results, choices.made)
 
-    runs = [run([tensor for tensor, _ in leaves])]
+    example = run([tensor for tensor, _ in leaves])
     if not sizes:
-        return runs
-    every = files.run_sizes(made, sizes, 1)
+        return [example]
     kinds = files.symbols(made)
-    batch = {name: n if kinds[name] == "batch" else sizes[name] for name, n in every.items()}
-    problem = ""
-    for wanted in (every, batch):
-        if wanted == sizes:
-            break
+    for grow in (files.grown, lambda size, kind: size + 1 if kind == "batch" else 2 * size):
+        wanted = {name: grow(size, kinds[name]) for name, size in sizes.items()}
         try:
-            runs.append(run(_resized(made, leaves, wanted)))
-            break
+            return [example, run(_resized(made, leaves, wanted))]
         except Exception as reason:  # Whatever the model's code raises.
             problem = f"torch does not run it with the sizes {wanted}: {reason}"
-    else:
-        raise OnnxError(f"the model: got a constant where a dynamic size was asked for; {problem}")
-    if problem:
-        _warn(f"results were compared for fewer sizes: {problem}")
-    return runs
+    raise OnnxError(f"the model: got a constant where a dynamic size was asked for; {problem}")
 
 
 def _resized(made: onnx.ModelProto, leaves: list, sizes: dict[str, int]) -> list[torch.Tensor]:
@@ -358,39 +362,74 @@ def _resized(made: onnx.ModelProto, leaves: list, sizes: dict[str, int]) -> list
     return resized
 
 
+def _with_choices(made: onnx.ModelProto, runs: list[_Run]) -> tuple[onnx.ModelProto, list]:
+    """The model with inputs for what torch selected, and its own TopK nodes beside."""
+    probe = files.copy_of(made)
+    nodes = [node for node in probe.graph.node if node.op_type == "TopK" and not node.domain]
+    if any(len(run.choices) != len(nodes) for run in runs):
+        return probe, []
+    inputs = []
+    for at, node in enumerate(nodes):
+        inputs.append(list(node.output))
+        for name, array in zip(node.output, runs[0].choices[at]):
+            kind = onnx.helper.np_dtype_to_tensor_dtype(array.dtype)
+            info = onnx.helper.make_tensor_value_info(name, kind, [None] * array.ndim)
+            probe.graph.input.append(info)
+        node.output[:] = [f"msda_best_{at}", f"msda_places_{at}"]
+    return probe, list(zip(nodes, inputs))
+
+
 def _compare(made: onnx.ModelProto, runs: list[_Run]) -> None:
     """Refuses a file whose results differ from torch's."""
-    names, runner = [o.name for o in made.graph.output], files.session(made)
-    got = [files.run(runner, names, inputs) for inputs, _ in runs]
+    names, (probe, choices) = [o.name for o in made.graph.output], _with_choices(made, runs)
+    wanted = [*names, *(name for node, _ in choices for name in (node.input[0], node.output[0]))]
+    chosen = {name for _, inputs in choices for name in inputs}
+    wanted = [n for n in dict.fromkeys(wanted) if n not in chosen and n not in runs[0].inputs]
+    runner, shapes = files.session(files.with_outputs(probe, wanted)), []
+    for run in runs:
+        feeds = dict(run.inputs)
+        for (_, inputs), arrays in zip(choices, run.choices):
+            feeds.update(zip(inputs, arrays))
+        known = {**feeds, **dict(zip(wanted, files.run(runner, wanted, feeds)))}
+        shapes.append([known[name].shape for name in names])
+        if len(run.results) != len(names):
+            raise OnnxError(
+                f"the model: got {len(names)} outputs of the file, expected {len(run.results)} as "
+                "in torch"
+            )
+        where = {name: list(array.shape) for name, array in run.inputs.items()}
+        hint = _SIZE_HINT if run is not runs[0] else _HINT
+        for (node, _), (numbers, places) in zip(choices, run.choices):
+            axis = next((a.i for a in node.attribute if a.name == "axis"), -1)
+            best, scores = known[node.output[0]], known[node.input[0]]
+            fits = places.max(initial=-1) < scores.shape[axis]
+            at_places = np.take_along_axis(scores, places, axis) if fits else scores
+            for found in (best, at_places):
+                pair = np.sort(found, axis), np.sort(numbers, axis)
+                _same(f"the choice of {node.name!r}, inputs {where}", *pair, hint)
+        for name, right in zip(names, run.results):
+            _same(f"output {name!r}, inputs {where}", known[name], right, hint)
     if len(runs) > 1:
-        shapes = [[array.shape for array in results] for results in got]
-        batches = files.batches(made, [inputs for inputs, _ in runs])
-        for problem in files.fixed_batches(names, shapes, batches):
+        inputs = [run.inputs for run in runs]
+        for problem in files.fixed_batches(made, inputs, shapes):
             raise OnnxError(problem)
-    known = True
-    for results, (inputs, expected) in zip(got, runs):
-        sizes = {name: list(array.shape) for name, array in inputs.items()}
-        if len(results) != len(expected):
-            return _warn(f"torch has {len(expected)} outputs, the file {len(results)}")
-        for name, found, right in zip(names, results, expected):
-            where, limit = f"output {name!r}, inputs {sizes}", limit_of(found)
-            if found.shape != right.shape:
-                raise OnnxError(
-                    f"{where}: got shape {list(found.shape)}, expected {list(right.shape)} as in "
-                    f"torch\n{_HINT}"
-                )
-            worst = error(found, right)
-            if not known or worst <= limit:
-                continue
-            problem = f"{where}: relative error {worst:.1e} to torch, expected at most {limit:.0e}"
-            if results is not got[0]:
-                raise OnnxError(f"{problem}\n{_HINT}")
-            # Near ties of a top-k, or an operator that ONNX Runtime computes in another way.
-            _warn(f"{problem}; as these are the arguments of the call, only shapes were compared")
-            known = False
 
 
-_HINT = "hint: the model's code makes a size a number"
+def _same(where: str, found: np.ndarray, right: np.ndarray, hint: str) -> None:
+    if found.shape != right.shape:
+        raise OnnxError(
+            f"{where}: got shape {list(found.shape)}, expected {list(right.shape)} as in torch\n"
+            f"{hint}"
+        )
+    worst, limit = error(found, right), limit_of(found)
+    if not worst <= limit:
+        raise OnnxError(
+            f"{where}: relative error {worst:.1e} to torch, expected at most {limit:.0e}\n{hint}"
+        )
+
+
+_SIZE_HINT = "hint: the model's code makes a size, or what it computes from sizes, a constant"
+_HINT = "hint: with these arguments ONNX Runtime computes an operator of the model in another way"
 
 
 def _warn(text: str) -> None:

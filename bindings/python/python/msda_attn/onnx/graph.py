@@ -5,13 +5,16 @@ from __future__ import annotations
 import dataclasses
 import functools
 import graphlib
+import itertools
 import math
 import os
 import pathlib
 import re
 import sys
 import tempfile
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import onnx
@@ -23,6 +26,8 @@ from .ops import DOMAIN, OLDEST_OPSET, OnnxError, attributes, functions, is_ours
 
 _LIMIT = 2**31 - 2**20
 _OLDEST_RUNTIME = (1, 17)
+# Loops may be endless.
+_MOST_SECONDS = 600
 
 
 def library_path() -> pathlib.Path:
@@ -156,6 +161,10 @@ def opset(model: onnx.ModelProto) -> int:
 def add_functions(model: onnx.ModelProto, double: bool = False) -> None:
     """Gives nodes of ours their bodies, and the model the domain."""
     nodes = [node for node in all_nodes(model.graph) if is_ours(node)]
+    for node in nodes:
+        # Torch writes an empty list of points, which the bodies do not take.
+        for attribute in [a for a in node.attribute if a.name == "points" and not a.ints]:
+            node.attribute.remove(attribute)
     others = [f for f in model.functions if f.domain != DOMAIN]
     del model.functions[:]
     model.functions.extend(others + functions(nodes, opset(model), double))
@@ -194,15 +203,28 @@ def session(model: onnx.ModelProto, optimize: bool = True, library: bool = True)
         raise OnnxError(f"ONNX Runtime does not load the model: {_short(error)}") from None
 
 
+class RunError(OnnxError):
+    """A run that failed: other sizes may help."""
+
+
 def run(runner, names: Iterable[str] | None, feeds: Mapping[str, np.ndarray]) -> list[np.ndarray]:
+    import onnxruntime as ort
+
+    options, sizes = ort.RunOptions(), {name: list(array.shape) for name, array in feeds.items()}
+    options.log_severity_level = 4
+    clock = threading.Timer(_MOST_SECONDS, setattr, (options, "terminate", True))
+    clock.start()
     try:
-        return runner.run(None if names is None else list(names), dict(feeds))
+        return runner.run(None if names is None else list(names), dict(feeds), options)
     except Exception as error:  # As above.
-        sizes = {name: list(array.shape) for name, array in feeds.items()}
-        raise OnnxError(
-            f"ONNX Runtime does not run the model with inputs {sizes}: {_short(error)}\n"
-            "hint: give sizes with --size NAME=NUMBER"
+        if options.terminate:
+            problem = f"got no end of its run within {_MOST_SECONDS} seconds"
+            raise RunError(f"the model, with inputs {sizes}: {problem}") from None
+        raise RunError(
+            f"ONNX Runtime does not run the model with inputs {sizes}: {_short(error)}"
         ) from None
+    finally:
+        clock.cancel()
 
 
 def uses_ours(model: onnx.ModelProto) -> bool:
@@ -228,24 +250,30 @@ def symbols(model: onnx.ModelProto) -> dict[str, str]:
     return found
 
 
-# Two sets of sizes. Height and width differ, so that an exchange of both is seen.
-SIZES = (
-    {"batch": 2, "height": 64, "width": 96, "other": 6},
-    {"batch": 3, "height": 96, "width": 64, "other": 9},
-)
-
-
+# Sizes of the first run. Height and width differ, so that an exchange of both is seen.
+SIZES = {"batch": 2, "height": 64, "width": 96, "other": 6}
 # Dynamic sizes by name: for the first run, or for both.
 Sizes = Mapping[str, "int | tuple[int, int]"]
 # Per input: 2 GB of float64 while random numbers are made.
 _MOST_NUMBERS = 2**28
 
 
+def grown(size: int, kind: str) -> int:
+    """The size of a second run: larger, and divisible by the same power of two up to 32.
+
+    All sizes grow, so that their products do; a width grows by twice as much as a height.
+    """
+    if kind == "batch":
+        return size + 1
+    part = math.gcd(size, 32)
+    step = part * max(1, -(-size // (8 * part)))
+    return size + (2 * step if kind == "width" else step)
+
+
 def run_sizes(model: onnx.ModelProto, sizes: Sizes, run_number: int) -> dict[str, int]:
     """All dynamic sizes of the first or the second run. Some may be given for one run or for both.
 
-    In the second run every size differs: a given batch grows by one, given heights and widths of
-    images change places, and others double.
+    In the second run every size is larger.
     """
     kinds = symbols(model)
     unknown = set(sizes) - set(kinds)
@@ -253,41 +281,31 @@ def run_sizes(model: onnx.ModelProto, sizes: Sizes, run_number: int) -> dict[str
         raise OnnxError(f"--size: got {sorted(unknown)}, expected names of {sorted(kinds)}")
     found = {}
     for name, kind in kinds.items():
-        given = sizes.get(name, (SIZES[0][kind], SIZES[1][kind]))
+        given = sizes.get(name, SIZES[kind])
         if isinstance(given, int):
-            given = (given, given + 1 if kind == "batch" else 2 * given)
+            given = (given, grown(given, kind))
         found[name] = given[run_number]
-    for i in model_inputs(model):
-        image = [dim.dim_param for dim in i.type.tensor_type.shape.dim][-2:]
-        pair = [sizes.get(name) for name in image]
-        if len(i.type.tensor_type.shape.dim) > 3 and all(isinstance(n, int) for n in pair):
-            if run_number and pair[0] != pair[1]:
-                found.update(zip(image, reversed(pair)))
     return found
 
 
-def batches(model: onnx.ModelProto, inputs: Sequence) -> set[tuple[int, int]]:
-    """Dynamic first sizes of the inputs in two runs."""
+def fixed_batches(model: onnx.ModelProto, inputs: Sequence, shapes: Sequence) -> list[str]:
+    """What is wrong with outputs whose first size was the batch, and stays in the second run.
+
+    Inputs and shapes of the outputs are those of the first and the second run.
+    """
     dims = {i.name: i.type.tensor_type.shape.dim for i in model_inputs(model)}
-    return {
+    batches = {
         tuple(given[name].shape[0] for given in inputs)
         for name, found in dims.items()
         if found and found[0].WhichOneof("value") != "dim_value"
     }
-
-
-def fixed_batches(names: Iterable[str], shapes: Sequence, batches: Iterable) -> list[str]:
-    """What is wrong with outputs whose first size was the batch, and stays in the second run.
-
-    Shapes and batches are those of the first and the second run.
-    """
     return [
-        f"output {name!r}: got {first[0]} rows for a batch of {after}, expected {after}\n"
+        f"output {output.name!r}: got {first[0]} rows for a batch of {after}, expected {after}\n"
         "hint: the model's code makes the batch a number; if this output has no batch, use "
         "another batch size"
-        for name, first, second in zip(names, *shapes)
+        for output, first, second in zip(model.graph.output, *shapes)
         for before, after in batches
-        if first and first[0] == second[0] == before != after
+        if first[:1] == second[:1] == (before,) != (after,)
     ]
 
 
@@ -380,6 +398,11 @@ def is_integer(kind: str) -> bool:
     return "int" in kind or "bool" in kind
 
 
+def element_type(kind: str) -> int:
+    """ONNX's number of a type that ONNX Runtime names, such as 'tensor(float)'."""
+    return getattr(onnx.TensorProto, kind[len("tensor(") : -1].upper())
+
+
 class Graph:
     """Who makes and who uses a tensor of the main graph."""
 
@@ -443,18 +466,46 @@ def inputs_of(node: onnx.NodeProto) -> list[str]:
     return found
 
 
-def replace(model: onnx.ModelProto, output: str, nodes: list[onnx.NodeProto]) -> None:
-    """Puts nodes that make `output` in place of the node that makes it now."""
-    kept = []
-    for node in model.graph.node:
-        if output in node.output:
-            kept += nodes
-            if len(node.output) == 1:
-                continue
-            node.output[list(node.output).index(output)] = f"{output}/unused"
-        kept.append(node)
-    del model.graph.node[:]
-    model.graph.node.extend(kept)
+class Nodes:
+    """New nodes of a model: a call adds one, and gives the name of what it makes."""
+
+    def __init__(self, model: onnx.ModelProto) -> None:
+        self.model, self.made, self.constants = model, [], {}
+        taken = {name for node in model.graph.node for name in node.output}
+        taken.update(tensor.name for tensor in (*model.graph.initializer, *model.graph.input))
+        self.names = (n for n in (f"msda_{i}" for i in itertools.count()) if n not in taken)
+
+    def __call__(self, op: str, *inputs: Any, **options: Any) -> str:
+        """Numbers among the inputs become initializers."""
+        names = [i if isinstance(i, str) else self.constant(i) for i in inputs]
+        self.made.append(helper.make_node(op, names, [next(self.names)], **options))
+        return self.made[-1].output[0]
+
+    def constant(self, numbers: Any) -> str:
+        """The name of an initializer. Integers are int64; the same numbers are written once."""
+        array = np.asarray(numbers)
+        array = array.astype(np.int64) if array.dtype.kind == "i" else array
+        key = (array.dtype.str, array.shape, array.tobytes())
+        if key not in self.constants:
+            self.constants[key] = next(self.names)
+            tensor = onnx.numpy_helper.from_array(array, self.constants[key])
+            self.model.graph.initializer.append(tensor)
+        return self.constants[key]
+
+    def replace(self, output: str) -> None:
+        """Puts the new nodes in place of the node that makes `output`. The last makes it then."""
+        self.made[-1].output[0] = output
+        kept = []
+        for node in self.model.graph.node:
+            if output in node.output:
+                kept += self.made
+                if len(node.output) == 1:
+                    continue
+                node.output[list(node.output).index(output)] = f"{output}/unused"
+            kept.append(node)
+        del self.model.graph.node[:]
+        self.model.graph.node.extend(kept)
+        self.made = []
 
 
 def prune(model: onnx.ModelProto) -> None:

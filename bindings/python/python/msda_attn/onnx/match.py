@@ -18,7 +18,7 @@ from onnx import helper
 
 from . import graph as files
 from .graph import Graph, Observed, is_integer
-from .ops import DOMAIN, FUSED, INPUTS, PLAIN, OnnxError, attributes, is_ours
+from .ops import DOMAIN, FUSED, INPUTS, PLAIN, TABLES, OnnxError, attributes, changed, is_ours
 from .prove import Proposal, Refused, Source, Step, prove
 
 # Operators that move numbers and change none.
@@ -93,16 +93,20 @@ class Matcher:
             return True
         return self._fixed.get(name, False)
 
+    def integers(self, name: str) -> list[np.ndarray | None]:
+        """The numbers of a tensor in each run, where they are known."""
+        constant = self.graph.constant(name)
+        return [observed.integers.get(name, constant) for observed in self.runs]
+
     def size(self, name: str) -> int:
         return math.prod(self.shapes[name]) if name in self.shapes else -1
 
     def chain(self, name: str) -> list[str]:
         """A tensor and its ancestors through operators that only move numbers."""
         found = [name]
-        while (node := self.graph.maker.get(found[-1])) is not None:
-            if node.op_type not in _LAYOUT and not (
-                node.op_type == "Concat" and len(node.input) == 1
-            ):
+        while node := self.graph.maker.get(found[-1]):
+            alone = node.op_type == "Concat" and len(node.input) == 1
+            if node.op_type not in _LAYOUT and not alone:
                 break
             found.append(node.input[0])
         return found
@@ -160,10 +164,21 @@ class Matcher:
             if any(group < other for other in sets):
                 continue
             tensors = [(n, f) for n, f in flows.items() if f.seeds == group and f.weights]
-            yield [seeds[at] for at in sorted(group)], tensors
+            yield sorted((seeds[at] for at in sorted(group)), key=self.start), tensors
         alone = set(range(len(seeds))).difference(*sets) if sets else range(len(seeds))
         for at in alone:
             yield [seeds[at]], []
+
+    def start(self, seed: Seed) -> int:
+        """Where a level's map starts in the tensor that it is a piece of. Files have any order."""
+        for name in self.chain(seed.map):
+            node = self.graph.maker.get(name)
+            if node is not None and len(node.output) > 1:
+                return list(node.output).index(name)
+            if node is not None and node.op_type in ("Slice", "Gather", "SequenceAt"):
+                known = self.integers(node.input[1])[0]
+                return 0 if known is None else int(known.reshape(-1)[0])
+        return 0
 
     def proposals(self, seeds: Sequence[Seed], tensors: list) -> Iterator[Proposal]:
         """What a group may compute."""
@@ -199,15 +214,9 @@ class Matcher:
                         self.sources(weights, shape),
                     )
                     for value, location, weight in itertools.product(*(o[:6] for o in options)):
-                        yield Proposal(
-                            PLAIN,
-                            dict(
-                                value=value, sampling_locations=location, attention_weights=weight
-                            ),
-                            Source(output, steps),
-                            {} if same else {"points": points},
-                            tables,
-                        )
+                        given = dict(zip(_arguments(PLAIN), (value, location, weight)))
+                        uneven = {} if same else {"points": points}
+                        yield Proposal(PLAIN, given, Source(output, steps), uneven, tables)
 
     def sources(self, names: Sequence[str], target: tuple[int, ...]) -> list[Source]:
         """Ways to make a tensor of this shape, those with fewer steps first."""
@@ -240,34 +249,21 @@ class Matcher:
                 for source in self.sources(near, (1, queries, count, size)):
                     points.append(Source(source.name, [*source.steps, expand]))
         points.sort(key=lambda source: len(source.steps))
-        tables = [(o.integers.get(shapes), o.integers.get(starts)) for o in self.runs]
-        known = [self.graph.constant(name) for name in (shapes, starts)]
-        tables = [tuple(k if t is None else t for t, k in zip(pair, known)) for pair in tables]
-        options = (logits[:3], points[:6], [o for o in offsets if o.name != locations][:4])
-        for logit, point, offset in itertools.product(*options):
-            yield Proposal(
-                FUSED,
-                dict(
-                    value=Source(value, []),
-                    reference_points=point,
-                    sampling_offsets=offset,
-                    attention_logits=logit,
-                ),
-                Source(node.output[0], []),
-                attributes_given(node),
-                tables,
-                (shapes, starts),
-            )
+        tables = list(zip(self.integers(shapes), self.integers(starts)))
+        offsets = [o for o in offsets if o.name != locations][:4]
+        for logit, point, offset in itertools.product(logits[:3], points[:6], offsets):
+            given = dict(zip(_arguments(FUSED), (Source(value, []), point, offset, logit)))
+            output, options = Source(node.output[0], []), changed(attributes(node))
+            yield Proposal(FUSED, given, output, options, tables, (shapes, starts))
 
     def makes(self, name: str, op: str) -> bool:
         """Whether an operator of this kind makes a tensor."""
-        node = self.graph.maker.get(name)
-        return node is not None and node.op_type == op
+        return name in self.graph.maker and self.graph.maker[name].op_type == op
 
 
-def attributes_given(node: onnx.NodeProto) -> dict:
-    defaults = attributes(onnx.NodeProto(op_type=node.op_type))
-    return {k: v for k, v in attributes(node).items() if v != defaults[k]}
+def _arguments(op: str) -> list[str]:
+    """The inputs of an operator without its tables."""
+    return [name for name in INPUTS[op] if name not in TABLES]
 
 
 def _output_fits(
@@ -346,138 +342,75 @@ def gathers(matcher: Matcher) -> list[Seed]:
     return seeds
 
 
-class Writer:
-    """Writes proposals into a model."""
+def _add_steps(add: files.Nodes, name: str, steps: Sequence[Step], value: str = "") -> str:
+    """Adds nodes that change a layout. The result is the last tensor."""
+    for kind, numbers in steps:
+        if kind == "Transpose":
+            name = add(kind, name, perm=numbers)
+        elif kind == "Expand":
+            batch = add("Shape", value, start=0, end=1)
+            name = add(kind, name, add("Concat", batch, [1, 1, 1], axis=0))
+        else:
+            name = add(kind, name, numbers)
+    return name
 
-    def __init__(self, model: onnx.ModelProto, runs: Sequence[Observed]) -> None:
-        self.model, self.runs = model, runs
-        self.graph = Graph(model)
-        self.counter = itertools.count()
-        self.taken = set(self.graph.maker) | set(self.graph.initializers)
 
-    def name(self, about: str) -> str:
-        found = next(n for n in (f"msda_{about}_{i}" for i in self.counter) if n not in self.taken)
-        self.taken.add(found)
-        return found
+def _add_tables(
+    matcher: Matcher, add: files.Nodes, seeds: Sequence[Seed], proposal: Proposal
+) -> list[str]:
+    """Level sizes and first positions: constants, or from shapes that the graph computes."""
+    first, last = proposal.tables[0], proposal.tables[-1]
+    dynamic = set(files.symbols(matcher.graph.model).values())
+    if dynamic <= {"batch"} and (first[0] == last[0]).all():
+        return [add.constant(table) for table in first]
+    parts = []
+    for level, seed in enumerate(seeds):
+        made = matcher.graph.maker.get(seed.map)
+        target = made.input[1] if made is not None and made.op_type == "Reshape" else ""
+        known = matcher.graph.constant(target)
+        seen = zip(matcher.integers(target), (shapes[level] for shapes, _ in proposal.tables))
+        if known is not None and list(known[-2:]) == list(first[0][level]):
+            parts.append(add.constant(first[0][level]))
+        elif all(shape is not None and list(shape[-2:]) == list(size) for shape, size in seen):
+            parts.append(add("Slice", target, [-2], [2**31]))
+        else:
+            parts.append(add("Shape", seed.map, start=2))
+    shapes = add("Reshape", add("Concat", *parts, axis=0), [-1, 2])
+    height, width = (add("Gather", shapes, at, axis=1) for at in range(2))
+    return [shapes, add("CumSum", add("Mul", height, width), 0, exclusive=1)]
 
-    def numbers(self, array: Sequence[int] | np.ndarray) -> str:
-        """The name of an initializer of int64. The same numbers are written once."""
-        array = np.asarray(array, np.int64)
-        text = "_".join(map(str, array.reshape(-1).tolist())).replace("-", "m")
-        name = f"msda_int{'x'.join(map(str, array.shape))}_{text}"
-        if name not in self.taken:
-            self.taken.add(name)
-            self.model.graph.initializer.append(onnx.numpy_helper.from_array(array, name))
-        return name
 
-    def steps(self, name: str, steps: Sequence[Step], value: str, nodes: list) -> str:
-        """Adds nodes that change a layout. The result is the last tensor."""
-        for kind, numbers in steps:
-            out = self.name(kind.lower())
-            if kind == "Transpose":
-                nodes.append(helper.make_node(kind, [name], [out], perm=numbers))
-            elif kind == "Expand":
-                batch, shape = self.name("batch"), self.name("shape")
-                ones = self.numbers([1, 1, 1])
-                nodes.append(helper.make_node("Shape", [value], [batch], start=0, end=1))
-                nodes.append(helper.make_node("Concat", [batch, ones], [shape], axis=0))
-                nodes.append(helper.make_node(kind, [name, shape], [out]))
-            else:
-                nodes.append(helper.make_node(kind, [name, self.numbers(numbers)], [out]))
-            name = out
-        return name
-
-    def cast(self, name: str, types: dict[str, str], nodes: list) -> str:
-        """A tensor as float32."""
-        if types.get(name) == "tensor(float)":
-            return name
-        out = self.name("float")
-        nodes.append(helper.make_node("Cast", [name], [out], to=onnx.TensorProto.FLOAT))
-        return out
-
-    def level_tables(self, seeds: Sequence[Seed], proposal: Proposal, nodes: list) -> list[str]:
-        """Level sizes and first positions: constants, or from shapes that the graph computes."""
-        first, last = proposal.tables[0], proposal.tables[-1]
-        if set(files.symbols(self.model).values()) <= {"batch"} and (first[0] == last[0]).all():
-            return [self.numbers(table) for table in first]
-        parts = []
-        for level, seed in enumerate(seeds):
-            made = self.graph.maker.get(seed.map)
-            target = made.input[1] if made is not None and made.op_type == "Reshape" else ""
-            known = self.graph.constant(target)
-            size = proposal.tables[0][0][level]
-            if known is not None and list(known[-2:]) == list(size):
-                parts.append(self.numbers(size))
-                continue
-            part = self.name("size")
-            seen = [
-                (o.integers.get(target), t[0][level]) for o, t in zip(self.runs, proposal.tables)
-            ]
-            if all(shape is not None and list(shape[-2:]) == list(hw) for shape, hw in seen):
-                ends = [self.numbers([-2]), self.numbers([2**31])]
-                nodes.append(helper.make_node("Slice", [target, *ends], [part]))
-            else:
-                nodes.append(helper.make_node("Shape", [seed.map], [part], start=2))
-            parts.append(part)
-        names = [self.name(n) for n in ("sizes", "shapes", "height", "width", "area", "starts")]
-        sizes, shapes, height, width, area, starts = names
-        pairs, zero, one = self.numbers([-1, 2]), self.numbers(0), self.numbers(1)
-        nodes += [
-            helper.make_node("Concat", parts, [sizes], axis=0),
-            helper.make_node("Reshape", [sizes, pairs], [shapes]),
-            helper.make_node("Gather", [shapes, zero], [height], axis=1),
-            helper.make_node("Gather", [shapes, one], [width], axis=1),
-            helper.make_node("Mul", [height, width], [area]),
-            helper.make_node("CumSum", [area, zero], [starts], exclusive=1),
-        ]
-        return [shapes, starts]
-
-    def write(self, proposal: Proposal, tables: list[str], nodes: list, name: str) -> None:
-        """Puts the operator into the model, as a node of this name."""
-        value = proposal.sources["value"]
-        first = self.steps(value.name, value.steps, "", nodes)
-        inputs = dict(zip(INPUTS[proposal.op], [first, *tables]))
-        types = self.runs[0].types
-        kind = types.get(value.name)
-        for field, source in list(proposal.sources.items())[1:]:
-            tensor = source.name
-            # The library takes numbers like the value's, or float32.
-            if types.get(tensor) != kind or proposal.op == FUSED and kind != "tensor(double)":
-                tensor = self.cast(tensor, types, nodes)
-            inputs[field] = self.steps(tensor, source.steps, first, nodes)
-        output = proposal.output.name
-        same_type = types.get(value.name) == types.get(output)
-        direct = same_type and not proposal.output.steps
-        result = output if direct else self.name("output")
-        nodes.append(
-            helper.make_node(
-                proposal.op,
-                [inputs[field] for field in INPUTS[proposal.op]],
-                [result],
-                name=name,
-                domain=DOMAIN,
-                **proposal.attributes,
-            )
-        )
-        if not direct:
-            last = self.steps(result, proposal.output.steps, first, nodes)
-            if same_type:
-                nodes[-1].output[0] = output
-            else:
-                kind = types[output][7:-1].upper()
-                kind = getattr(onnx.TensorProto, kind)
-                nodes.append(helper.make_node("Cast", [last], [output], to=kind))
-        files.replace(self.model, output, nodes)
+def _write(
+    matcher: Matcher, add: files.Nodes, proposal: Proposal, tables: list[str], name: str
+) -> None:
+    """Puts the operator into the model, as a node of this name."""
+    value, *others = proposal.sources.values()
+    types, output = matcher.runs[0].types, proposal.output
+    kind = types.get(value.name)
+    inputs = [first := _add_steps(add, value.name, value.steps), *tables]
+    for source in others:
+        tensor = source.name
+        # The library takes numbers like the value's, or float32.
+        wide = types.get(tensor) != kind or proposal.op == FUSED and kind != "tensor(double)"
+        if wide and types.get(tensor) != "tensor(float)":
+            tensor = add("Cast", tensor, to=onnx.TensorProto.FLOAT)
+        inputs.append(_add_steps(add, tensor, source.steps, first))
+    result = add(proposal.op, *inputs, name=name, domain=DOMAIN, **proposal.attributes)
+    result = _add_steps(add, result, output.steps)
+    if kind != types.get(output.name):
+        add("Cast", result, to=files.element_type(types[output.name]))
+    add.replace(output.name)
 
 
 def _first_proven(matcher: Matcher, proposals: Iterator[Proposal]) -> tuple[Proposal, float]:
-    reason = "no tensors have the sizes of its inputs"
+    """The first proposal with a proof. Otherwise the reason is that of the most similar one."""
+    reasons = [Refused("no tensors have the sizes of its inputs")]
     for proposal in itertools.islice(proposals, _MOST_PROOFS):
         try:
             return proposal, prove(matcher.graph, matcher.runs, proposal)
         except Refused as refused:
-            reason = str(refused)
-    raise Refused(reason)
+            reasons.append(refused)
+    raise min(reasons[1:] or reasons, key=lambda refused: refused.error)
 
 
 def rewrite(model: onnx.ModelProto, sizes: files.Sizes | None = None) -> list[Found]:
@@ -488,12 +421,14 @@ def rewrite(model: onnx.ModelProto, sizes: files.Sizes | None = None) -> list[Fo
     others = [(f.domain, f.name) for f in model.functions if f.domain != DOMAIN]
     if others:
         model.CopyFrom(onnx.inliner.inline_selected_functions(model, others))
+    # Tools drop the bodies, which the runs need.
+    files.add_functions(model)
     report = _inside(model)
     inputs = files.both_feeds(model, sizes or {})
     runs, note = _observe(model, inputs)
     if note:
         report.append(Found([], "note", note))
-    matcher, writer = Matcher(model, runs), Writer(model, runs)
+    matcher, add = Matcher(model, runs), files.Nodes(model)
     seeds, left = grid_samples(matcher)
     seeds += gathers(matcher)
     report += left
@@ -506,13 +441,11 @@ def rewrite(model: onnx.ModelProto, sizes: files.Sizes | None = None) -> list[Fo
         except Refused as refused:
             report.append(Found(names, "left", str(refused)))
             continue
-        nodes: list[onnx.NodeProto] = []
-        tables = writer.level_tables(group, proposal, nodes)
-        name = writer.name("attention")
-        writer.write(proposal, tables, nodes, name)
+        name = f"msda_attention_{sum(map(is_ours, model.graph.node))}"
+        _write(matcher, add, proposal, _add_tables(matcher, add, group, proposal), name)
         report.append(Found(names, "replaced", name, error))
     files.prune(model)
-    files.add_functions(model, _has_double(runs[0], model))
+    files.add_functions(model)
     return report + fuse(model, inputs)
 
 
@@ -526,7 +459,7 @@ def fuse(
     runs, note = _observe(model, inputs)
     if note and demand:
         raise OnnxError(f"the model: got a constant where a dynamic size was asked for; {note}")
-    matcher, writer, report = Matcher(model, runs), Writer(model, runs), []
+    matcher, add, report = Matcher(model, runs), files.Nodes(model), []
     for node in matcher.graph.nodes:
         if not (is_ours(node) and node.op_type == PLAIN):
             continue
@@ -535,16 +468,29 @@ def fuse(
         except Refused as refused:
             report.append(Found([node.name], "not fused", str(refused)))
             continue
-        writer.write(proposal, list(node.input[1:3]), [], node.name)
+        _write(matcher, add, proposal, list(node.input[1:3]), node.name)
         report.append(Found([node.name], "fused", "with its softmax and its locations", error))
     files.prune(model)
-    files.add_functions(model, _has_double(runs[0], model))
+    kinds = [runs[0].types.get(n.input[0], "") for n in model.graph.node if is_ours(n)]
+    files.add_functions(model, any("double" in kind for kind in kinds))
+    _describe_outputs(model, runs)
     return report
 
 
-def _has_double(observed: Observed, model: onnx.ModelProto) -> bool:
-    ours = [node for node in model.graph.node if is_ours(node)]
-    return any("double" in observed.types.get(node.input[0], "") for node in ours)
+def _describe_outputs(model: onnx.ModelProto, runs: Sequence[Observed]) -> None:
+    """Types of what our nodes make. Tools infer them only if they know functions."""
+    known = {v.name for v in (*model.graph.output, *model.graph.value_info)}
+    dynamic = bool(files.symbols(model))
+    for node in filter(is_ours, model.graph.node):
+        name = node.output[0]
+        if name not in known:
+            sizes = {observed.shapes[name] for observed in runs}
+            *lead, width = sizes.pop()
+            lead = [None, None] if dynamic else lead
+            width = None if any(other[-1] != width for other in sizes) else width
+            kind = files.element_type(runs[0].types[name])
+            info = helper.make_tensor_value_info(name, kind, [*lead, width])
+            model.graph.value_info.append(info)
 
 
 def _inside(model: onnx.ModelProto) -> list[Found]:

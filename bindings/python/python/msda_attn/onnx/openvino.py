@@ -12,10 +12,9 @@ import numpy as np
 import openvino
 from openvino.frontend.onnx import ConversionExtension
 
-from .. import _functions
-from .ops import ATTRIBUTES, DOMAIN, FUSED, PLAIN
+from .ops import ATTRIBUTES, DOMAIN, FUSED, PLAIN, call
 
-_FUNCTIONS = {PLAIN: _functions.ms_deform_attn, FUSED: _functions.ms_deform_attn_fused}
+_NAMES = (PLAIN, FUSED)
 
 
 class _Attention(openvino.Op):
@@ -48,13 +47,8 @@ class _Attention(openvino.Op):
         return True
 
     def evaluate(self, outputs, inputs):
-        value, shapes, starts, *rest = (np.array(i.data) for i in inputs)
-        given = dict(self.attributes)
-        given["align_corners"] = bool(given["align_corners"])
-        given["points"] = [int(n) for n in given["points"]] or None
-        result = _FUNCTIONS[self.name_in_onnx](
-            value, shapes.tolist(), starts.tolist(), *rest, **given
-        )
+        arrays = [np.array(i.data) for i in inputs]
+        result = call(self.name_in_onnx, self.attributes, arrays)
         outputs[0].shape = result.shape
         outputs[0].data[:] = result
         return True
@@ -65,7 +59,7 @@ def _class(name: str) -> type:
     return type(name, (_Attention,), {"name_in_onnx": name, "class_type_info": info})
 
 
-_CLASSES = {name: _class(name) for name in _FUNCTIONS}
+_CLASSES = {name: _class(name) for name in _NAMES}
 
 
 def _convert(name: str):
@@ -79,4 +73,4 @@ def _convert(name: str):
 
 def openvino_extension() -> list:
     """Extensions for `openvino.Core.add_extension`: each call gives new ones."""
-    return [ConversionExtension(name, DOMAIN, _convert(name)) for name in _FUNCTIONS]
+    return [ConversionExtension(name, DOMAIN, _convert(name)) for name in _NAMES]

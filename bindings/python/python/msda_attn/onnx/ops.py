@@ -9,27 +9,28 @@ from typing import Any
 import numpy as np
 import onnx
 
-from .. import _arguments
+from .. import _arguments, _functions
 
 DOMAIN = "msda"
 PLAIN = "MultiScaleDeformableAttention"
 FUSED = "MultiScaleDeformableAttentionFused"
 
-_TABLES = ("spatial_shapes", "level_start_index")
+TABLES = ("spatial_shapes", "level_start_index")
 INPUTS = {
-    PLAIN: ("value", *_TABLES, *_arguments.PLAIN),
-    FUSED: ("value", *_TABLES, *_arguments.FUSED),
+    PLAIN: ("value", *TABLES, *_arguments.PLAIN),
+    FUSED: ("value", *TABLES, *_arguments.FUSED),
 }
-# Ranks per input. Locations and weights of levels with different points have one dimension less.
-RANKS = {
-    PLAIN: ((4,), (2,), (1,), (6, 5), (5, 4)),
-    FUSED: ((4,), (2,), (1,), (4,), (6, 5), (5, 4)),
-}
+_OPERATORS = {PLAIN: _functions.ms_deform_attn, FUSED: _functions.ms_deform_attn_fused}
 ATTRIBUTES: dict[str, Any] = {
     "sampling": "bilinear",
     "padding": "zeros",
     "align_corners": 0,
     "points": [],
+}
+_TYPES = {
+    str: onnx.AttributeProto.STRING,
+    int: onnx.AttributeProto.INT,
+    list: onnx.AttributeProto.INTS,
 }
 CHOICES = {
     "sampling": ("bilinear", "nearest"),
@@ -52,11 +53,11 @@ def register_schemas() -> None:
         if onnx.defs.has(name, DOMAIN):
             continue
         # Each input of numbers may have its own type: the value's, or float32.
-        types = {field: "tensor(int64)" if field in _TABLES else f"T{field}" for field in inputs}
+        types = {field: "tensor(int64)" if field in TABLES else f"T{field}" for field in inputs}
         kinds = [(kind, floats, "") for kind in types.values() if kind[0] == "T"]
         given = [schema.FormalParameter(field, kind) for field, kind in types.items()]
         defaults = [
-            onnx.helper.make_attribute(key, default, attr_type=_ATTRIBUTE_TYPES[key])
+            onnx.helper.make_attribute(key, default, attr_type=_TYPES[type(default)])
             for key, default in ATTRIBUTES.items()
         ]
         onnx.defs.register_schema(
@@ -72,29 +73,22 @@ def register_schemas() -> None:
         )
 
 
-_ATTRIBUTE_TYPES = {
-    "sampling": onnx.AttributeProto.STRING,
-    "padding": onnx.AttributeProto.STRING,
-    "align_corners": onnx.AttributeProto.INT,
-    "points": onnx.AttributeProto.INTS,
-}
-
 _HEADER = """
 <domain: "msda", opset_import: ["" : {opset}, "msda" : 1]>
-{name} <sampling: string = "bilinear", padding: string = "zeros", align_corners: int = 0,
-        points: ints = []> ({inputs}) => (output)
+{name} <sampling: string = "bilinear", padding: string = "zeros", align_corners: int = 0
+        {points_default}> ({inputs}) => (output)
 """
 
-# Points per level and where each level's samples end. Without the attribute all levels have the
-# same number.
+# Points per level and where each level's samples end. One 0 stands for the same number on each
+# level. Then it is a constant of the body: onnx's inliner loses defaults of attributes.
 _COUNTS = """
   levels = Shape <start = 0, end = 1> (spatial_shapes)
-  given = Constant <value_ints: ints = @points> ()
-  equal = Div (samples, levels)
+  given = Constant <value_ints{points}> ()
+  sum = ReduceSum <keepdims = 1> (given)
+  missing = Sub (samples, sum)
+  equal = Div (missing, levels)
   rest = Expand (equal, levels)
-  more = Concat <axis = 0> (given, rest)
-  front = Constant <value_ints = [0]> ()
-  counts = Slice (more, front, levels)
+  counts = Add (given, rest)
   axis = Constant <value_int = 0> ()
   ends = CumSum (counts, axis)
 """
@@ -224,7 +218,7 @@ _FUSED_BODY = """
   moved = Mul (offsets, scale_h)
   locations = Add (xy_h, moved)
   output = msda.MultiScaleDeformableAttention <sampling: string = @sampling,
-    padding: string = @padding, align_corners: int = @align_corners, points: ints = @points>
+    padding: string = @padding, align_corners: int = @align_corners {points_passed}>
     (value, spatial_shapes, level_start_index, locations, weights)
 }}
 """
@@ -259,10 +253,13 @@ def functions(
     nodes = list(nodes)
     if not nodes:
         return []
+    uneven = any(attributes(node)["points"] for node in nodes)
     fields = {
+        "points_default": ", points: ints = [0]" if uneven else "",
+        "points_passed": ", points: ints = @points" if uneven else "",
         "opset": opset,
         "compute": onnx.TensorProto.DOUBLE if double and opset >= 20 else onnx.TensorProto.FLOAT,
-        "counts": _COUNTS.strip(),
+        "counts": _COUNTS.strip().format(points=": ints = @points" if uneven else " = [0]"),
         "sample": _sample(opset, {attributes(node)["sampling"] for node in nodes}),
     }
     texts = {PLAIN: _PLAIN_BODY}
@@ -270,8 +267,8 @@ def functions(
         texts[FUSED] = _FUSED_BODY
     made = []
     for name, body in texts.items():
-        header = _HEADER.format(name=name, inputs=", ".join(INPUTS[name]), opset=opset)
-        made.append(onnx.parser.parse_function(header + body.format(**fields)))
+        text = (_HEADER + body).format(name=name, inputs=", ".join(INPUTS[name]), **fields)
+        made.append(onnx.parser.parse_function(text))
     return made
 
 
@@ -288,7 +285,7 @@ def attributes(node: onnx.NodeProto) -> dict[str, Any]:
             raise OnnxError(
                 f"{where}: got attribute {attribute.name!r}, expected {list(ATTRIBUTES)}"
             )
-        expected = _ATTRIBUTE_TYPES[attribute.name]
+        expected = _TYPES[type(ATTRIBUTES[attribute.name])]
         if attribute.type != expected:
             kinds = onnx.AttributeProto.AttributeType
             raise OnnxError(
@@ -307,63 +304,30 @@ def attributes(node: onnx.NodeProto) -> dict[str, Any]:
     return found
 
 
-def compute(node: onnx.NodeProto, inputs: Sequence[np.ndarray]) -> np.ndarray:
-    """The result of a node in float64 with NumPy, independent of every other implementation."""
-    options = attributes(node)
-    where = f"node {node.name!r} ({node.op_type})"
+def changed(given: dict[str, Any]) -> dict[str, Any]:
+    """The attributes that have other values than by default."""
+    return {key: found for key, found in given.items() if found != ATTRIBUTES[key]}
+
+
+def call(op: str, given: dict[str, Any], inputs: Sequence[np.ndarray]) -> np.ndarray:
+    """The compiled operator, with the attributes of a node."""
     value, shapes, starts, *rest = inputs
-    for field, array, ranks in zip(INPUTS[node.op_type], inputs, RANKS[node.op_type]):
-        if array.ndim not in ranks:
-            raise OnnxError(
-                f"{where}: {field}: got shape {list(array.shape)}, expected rank {ranks}"
-            )
-    batch, positions, heads, channels = value.shape
-    *reference, locations, weights = (np.asarray(a, np.float64) for a in rest)
-    queries = locations.shape[1]
-    weights = weights.reshape(batch, queries, heads, -1)
-    samples = weights.shape[-1]
-    locations = locations.reshape(batch, queries, heads, samples, 2)
-    levels = len(shapes)
-    counts = options["points"] or [samples // levels] * levels
-    if len(counts) != levels or sum(counts) != samples:
-        raise OnnxError(
-            f"{where}: points: got {counts}, expected {levels} numbers of sum {samples}"
-        )
-    level = np.repeat(np.arange(levels), counts)
-    sizes = np.asarray(shapes, np.float64)[level][:, ::-1]
-    if reference:
-        points = np.broadcast_to(reference[0], (batch, queries, levels, reference[0].shape[-1]))
-        points = points[:, :, None, level]
-        if points.shape[-1] == 2:
-            locations = points + locations / sizes
-        else:
-            count = np.asarray(counts, np.float64)[level][:, None]
-            locations = points[..., :2] + locations / count * points[..., 2:] * 0.5
-        weights = np.exp(weights - weights.max(-1, keepdims=True))
-        weights = weights / weights.sum(-1, keepdims=True)
-    corners = options["align_corners"]
-    place = locations * (sizes - 1) if corners else locations * sizes - 0.5
-    weights = np.where(np.isfinite(place).all(-1), weights, 0)
-    place = np.where(np.isfinite(place), place, -9.0)
-    if options["padding"] == "border":
-        place = np.clip(place, 0, sizes - 1)
-    base = np.rint(place) if options["sampling"] == "nearest" else np.floor(place)
-    first = np.asarray(starts)[level]
-    output = np.zeros((batch, queries, heads, channels))
-    b = np.arange(batch)[:, None, None, None]
-    h = np.arange(heads)[None, None, :, None]
-    value = np.asarray(value, np.float64)
-    for step in ((0, 0), (1, 0), (0, 1), (1, 1)):
-        pixel = base + step
-        if options["sampling"] == "nearest":
-            share = weights * (step == (0, 0))
-        else:
-            share = weights * (1 - np.abs(place - pixel)).prod(-1)
-        inside = ((pixel >= 0) & (pixel < sizes)).all(-1)
-        x, y = np.where(inside[..., None], pixel, 0).astype(np.int64).transpose(4, 0, 1, 2, 3)
-        at = np.minimum(first + y * sizes[:, 0].astype(np.int64) + x, positions - 1)
-        output += np.einsum("bqhs,bqhsc->bqhc", share * inside, value[b, at, h])
-    return output.reshape(batch, queries, heads * channels)
+    given = {
+        **given,
+        "align_corners": bool(given["align_corners"]),
+        "points": [int(n) for n in given["points"]] or None,
+    }
+    return _OPERATORS[op](value, shapes.tolist(), starts.tolist(), *rest, **given)
+
+
+def compute(node: onnx.NodeProto, inputs: Sequence[np.ndarray]) -> np.ndarray:
+    """The result of a node in float64."""
+    tables = range(1, 3)
+    wide = [a if at in tables else np.asarray(a, np.float64) for at, a in enumerate(inputs)]
+    try:
+        return call(node.op_type, attributes(node), wide)
+    except (TypeError, ValueError) as error:
+        raise OnnxError(f"node {node.name!r} ({node.op_type}): {error}") from None
 
 
 def error(got: np.ndarray, expected: np.ndarray) -> float:

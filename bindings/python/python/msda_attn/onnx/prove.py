@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,7 +13,7 @@ import onnx
 from onnx import TensorProto, helper
 
 from .graph import Graph, Observed, run, session
-from .ops import DOMAIN, INPUTS, OnnxError, compute, error
+from .ops import DOMAIN, INPUTS, TABLES, OnnxError, compute, error
 
 TOLERANCE = 1e-4
 # Queries that are compared with the computation in float64.
@@ -22,7 +23,11 @@ Step = tuple[str, list[int]]
 
 
 class Refused(Exception):
-    """Why a piece is left alone."""
+    """Why a piece is left alone, and the error if it was compared."""
+
+    def __init__(self, reason: str, error: float = math.inf) -> None:
+        super().__init__(reason)
+        self.error = error
 
 
 @dataclasses.dataclass
@@ -121,7 +126,8 @@ def prove(graph: Graph, runs: Sequence[Observed], proposal: Proposal) -> float:
                 raise Refused(f"its piece does not run alone: {reason}") from None
             worst = max(worst, _compare(proposal, number, given, got))
             if not worst <= TOLERANCE:
-                raise Refused(f"it computes something else: relative error {worst:.1e}")
+                reason = f"it computes something else: relative error {worst:.1e}"
+                raise Refused(reason, min(worst, sys.float_info.max))
     return worst
 
 
@@ -146,10 +152,10 @@ def _compare(proposal: Proposal, number: int, given: dict[str, np.ndarray], got:
     node = helper.make_node(
         proposal.op, INPUTS[proposal.op], ["output"], domain=DOMAIN, **proposal.attributes
     )
-    arrays.update(zip(("spatial_shapes", "level_start_index"), proposal.tables[number]))
+    arrays.update(zip(TABLES, proposal.tables[number]))
     try:
         expected = compute(node, [arrays[field] for field in INPUTS[proposal.op]])
-    except (OnnxError, ValueError, IndexError) as reason:
+    except OnnxError as reason:
         raise Refused(f"other sizes do not fit: {reason}") from None
     return error(got[:, some], expected)
 
@@ -174,7 +180,9 @@ def _piece(
     varying = {n for n in fixed if n in graph.data and n not in proposal.table_names}
     others = varying | ends - names - set(fixed) - set(graph.initializers)
     if others:
-        raise Refused(f"{sorted(others)[0]!r} enters it too")
+        raise Refused(
+            f"it depends on {sorted(others)[0]!r} besides its value, locations and weights"
+        )
     if not names <= ends:
         raise Refused(f"it does not depend on {sorted(names - ends)[0]!r}")
     inputs = [helper.make_tensor_value_info(n, TensorProto.FLOAT, None) for n in sorted(names)]

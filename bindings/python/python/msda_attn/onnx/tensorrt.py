@@ -7,7 +7,6 @@ in 16 bits, so it always gets float32 here.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
 
 import numpy as np
@@ -15,7 +14,18 @@ import onnx
 from onnx import TensorProto, helper
 
 from . import graph as files
-from .ops import DOMAIN, FUSED, INPUTS, PLAIN, OnnxError, attributes, compute, functions, is_ours
+from .ops import (
+    ATTRIBUTES,
+    DOMAIN,
+    FUSED,
+    INPUTS,
+    PLAIN,
+    OnnxError,
+    attributes,
+    compute,
+    functions,
+    is_ours,
+)
 
 NEVER_RUN = "no file of msda was ever run in TensorRT: compare its results with those of the model"
 PLUGIN = "MultiscaleDeformableAttnPlugin_TRT"
@@ -23,34 +33,13 @@ PLUGIN = "MultiscaleDeformableAttnPlugin_TRT"
 PLUGIN_DOMAIN = "trt.plugins"
 
 
-class _Nodes:
-    """A list of nodes that grows by calls, with fresh names."""
-
-    def __init__(self, model: onnx.ModelProto) -> None:
-        self.model, self.made = model, []
-        taken = {name for node in model.graph.node for name in node.output}
-        self.names = (n for n in (f"trt_{i}" for i in itertools.count()) if n not in taken)
-
-    def __call__(self, op: str, *inputs: str | list, **options) -> str:
-        """Adds a node. Numbers among its inputs become initializers."""
-        names = [i if isinstance(i, str) else self.constant(i) for i in inputs]
-        self.made.append(helper.make_node(op, names, [next(self.names)], **options))
-        return self.made[-1].output[0]
-
-    def constant(self, numbers) -> str:
-        name = next(self.names)
-        self.model.graph.initializer.append(onnx.numpy_helper.from_array(np.asarray(numbers), name))
-        return name
-
-
 def convert(model: onnx.ModelProto, sizes: files.Sizes | None = None) -> None:
     """Replaces our nodes by the plugin. The model is changed in place."""
     observed = files.Observer(model).run(files.feeds(model, sizes or {}))
-    add = _Nodes(model)
+    add = files.Nodes(model)
     for node in [node for node in model.graph.node if is_ours(node)]:
-        add.made = []
         _convert(node, observed, add)
-        files.replace(model, node.output[0], add.made)
+        add.replace(node.output[0])
     if files.uses_ours(model):
         raise OnnxError(
             "the model has nodes of msda inside branches or loops, which stay as they are"
@@ -61,11 +50,10 @@ def convert(model: onnx.ModelProto, sizes: files.Sizes | None = None) -> None:
         model.opset_import.append(helper.make_opsetid(PLUGIN_DOMAIN, 1))
 
 
-def _convert(node: onnx.NodeProto, observed: files.Observed, add: _Nodes) -> None:
+def _convert(node: onnx.NodeProto, observed: files.Observed, add: files.Nodes) -> None:
     options = attributes(node)
-    for name in ("sampling", "padding", "align_corners"):
-        expected = {"sampling": "bilinear", "padding": "zeros", "align_corners": 0}[name]
-        if options[name] != expected:
+    for name, expected in ATTRIBUTES.items():
+        if name != "points" and options[name] != expected:
             raise OnnxError(
                 f"node {node.name!r} ({node.op_type}): attribute {name}: got {options[name]!r}, "
                 f"expected {expected!r}, as NVIDIA's plugin has no other"
@@ -111,13 +99,17 @@ def _convert(node: onnx.NodeProto, observed: files.Observed, add: _Nodes) -> Non
         plugin_namespace="",
     )
     output = add("Reshape", output, [0, 0, -1])
-    kind = getattr(TensorProto, observed.types[node.output[0]][7:-1].upper())
-    add("Cast", output, to=kind)
-    add.made[-1].output[0] = node.output[0]
+    add("Cast", output, to=files.element_type(observed.types[node.output[0]]))
 
 
 def _locations(
-    add: _Nodes, reference: str, shapes: str, offsets: str, counts: list, levels: int, boxes: bool
+    add: files.Nodes,
+    reference: str,
+    shapes: str,
+    offsets: str,
+    counts: list,
+    levels: int,
+    boxes: bool,
 ) -> str:
     """The locations of the fused operator, one dimension for all samples."""
     reference = add("Expand", reference, [1, 1, levels, 1])
@@ -143,25 +135,15 @@ def emulate(node: onnx.NodeProto, inputs: Sequence[np.ndarray]) -> np.ndarray:
     if len(inputs) != 5:
         raise OnnxError(f"{where}: got {len(inputs)} inputs, expected 5")
     kinds = ("float32", "int32", "int32", "float32", "float32")
-    value, shapes, starts, locations, weights = inputs
+    value, _, _, locations, _ = inputs
     for name, array, kind, rank in zip(INPUTS[PLAIN], inputs, kinds, (4, 2, 1, 6, 5)):
         if array.dtype != kind or array.ndim != rank:
             raise OnnxError(
                 f"{where}: {name}: got {array.dtype} of shape {list(array.shape)}, expected {kind} "
                 f"of rank {rank}"
             )
-    batch, _, heads, channels = value.shape
-    _, queries, _, levels, points, _ = locations.shape
-    for name, array, expected in (
-        ("spatial_shapes", shapes, (levels, 2)),
-        ("level_start_index", starts, (levels,)),
-        ("sampling_locations", locations, (batch, queries, heads, levels, points, 2)),
-        ("attention_weights", weights, (batch, queries, heads, levels, points)),
-    ):
-        if array.shape != expected:
-            raise OnnxError(f"{where}: {name}: got shape {array.shape}, expected {expected}")
-    result = compute(helper.make_node(PLAIN, [""] * 5, ["output"]), inputs)
-    return result.reshape(batch, queries, heads, channels)
+    plain = helper.make_node(PLAIN, [""] * 5, ["output"], name=node.name)
+    return compute(plain, inputs).reshape(*locations.shape[:2], *value.shape[2:])
 
 
 _STAND_IN = """

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Mapping
 
 import numpy as np
 import onnx
 
 from . import graph as files
-from .ops import OnnxError, compute, error, is_ours
+from .ops import DOMAIN, OnnxError, compute, error, is_ours
 from .tensorrt import emulate, is_plugin, runnable
 
 # By the type of the output: rounding of its numbers, and of sums in float32.
@@ -19,6 +20,8 @@ _NODE_LIMIT = 1e-4
 _MODEL_LIMITS = {"float16": 2e-2, "bfloat16": 1e-1}
 _MODEL_LIMIT = 1e-3
 _QUERIES = 200
+SIZE_HINT = "hint: give sizes with --size NAME=NUMBER"
+_BODY_HINT = "hint: `python -m msda_attn onnx rewrite` adds it; onnx.version_converter drops it"
 
 
 @dataclasses.dataclass
@@ -43,10 +46,12 @@ def verify(
 ) -> Report:
     """Runs the model with random inputs at two sets of sizes, where it has dynamic ones.
 
+    It runs with the library, and without it, where the bodies of the nodes compute.
+
     `sizes` are dynamic sizes of the inputs: a number, or one for each run.
     """
     report = Report()
-    inputs, shapes = files.both_feeds(model, sizes or {}), []
+    inputs = files.both_feeds(model, sizes or {})
     ours = [node for node in model.graph.node if is_ours(node) or is_plugin(node)]
     inside = sum(map(is_ours, files.all_nodes(model.graph))) - sum(map(is_ours, ours))
     if inside:
@@ -65,28 +70,37 @@ def verify(
     given_inputs = {i.name for i in files.model_inputs(model)}
     constants = {t.name: onnx.numpy_helper.to_array(t) for t in model.graph.initializer}
     wanted = [n for n in wanted if n not in given_inputs and n not in constants]
-    runner = files.session(files.with_outputs(runnable(model), wanted))
+    probe = files.with_outputs(runnable(model), wanted)
+    runners = {"library" if files.uses_ours(model) else "plugin": files.session(probe)}
+    bodies = {function.name for function in model.functions if function.domain == DOMAIN}
+    if missing := {n.op_type for n in files.all_nodes(model.graph) if is_ours(n)} - bodies:
+        report.failures.append(f"{sorted(missing)}: got no function of the model\n{_BODY_HINT}")
+    elif bodies:
+        runners["function"] = files.session(probe, library=False)
+    shapes: dict[str, list] = {way: [] for way in runners}
     before = None if against is None else files.session(runnable(against))
-    for number, given in enumerate(inputs):
+    for (number, given), way in itertools.product(enumerate(inputs), runners):
         try:
-            got = dict(zip(wanted, files.run(runner, wanted, given)))
-        except OnnxError as problem:
-            report.failures.append(str(problem))
+            got = dict(zip(wanted, files.run(runners[way], wanted, given)))
+        except files.RunError as problem:
+            report.failures.append(f"{way}: {problem}\n{SIZE_HINT}")
             break
         known = {**constants, **given, **got}
-        shapes.append([known[name].shape for name in names])
+        shapes[way].append([known[name].shape for name in names])
+        where = {"way": way, "run": number}
         for node in ours:
-            report.nodes.append(entry := _node(node, known, number))
+            report.nodes.append(entry := _node(node, known, where))
             if entry.get("not_finite"):
                 report.warnings.append(
-                    f"node {node.name!r}, run {number}: {entry['not_finite']} queries have "
+                    f"node {node.name!r}, {way}, run {number}: {entry['not_finite']} queries have "
                     "locations or weights that are NaN or infinite"
                 )
         if before is not None:
             outputs = [(name, known[name]) for name in names]
-            _against(report, before, given, outputs, [known[n.output[0]] for n in ours], number)
-    if len(shapes) == 2:
-        report.failures += files.fixed_batches(names, shapes, files.batches(model, inputs))
+            _against(report, before, given, outputs, [known[n.output[0]] for n in ours], where)
+    for found in shapes.values():
+        problems = files.fixed_batches(model, inputs, found) if len(found) == 2 else []
+        report.failures += [text for text in problems if text not in report.failures]
     if against is None:
         report.warnings.append("the whole model was not compared: give the file before (--against)")
     return report
@@ -111,18 +125,20 @@ def _judged(entry: dict, limit: float, got: np.ndarray, expected: np.ndarray) ->
     return entry
 
 
-def _node(node: onnx.NodeProto, known: Mapping[str, np.ndarray], number: int) -> dict:
+def _node(node: onnx.NodeProto, known: Mapping[str, np.ndarray], where: dict) -> dict:
     """One node against float64, some of its queries."""
-    entry = {"node": node.name, "operator": node.op_type, "run": number, "ok": False}
+    entry = {"node": node.name, "operator": node.op_type, **where, "ok": False}
     got = known[node.output[0]]
+    if got.ndim < 3:
+        return {**entry, "reason": f"got shape {list(got.shape)}, expected 3 dimensions or more"}
     limit = _NODE_LIMITS.get(got.dtype.name, _NODE_LIMIT)
     some = np.random.default_rng(0).permutation(got.shape[1])[:_QUERIES]
     arrays = [known[name] for name in node.input]
     picked = [a[:, some] if at > 2 and a.ndim > 2 else a for at, a in enumerate(arrays)]
     try:
         expected = (emulate if is_plugin(node) else compute)(node, picked)
-    except (OnnxError, ValueError, IndexError) as problem:
-        return {**entry, "reason": f"node {node.name!r}: {problem}"}
+    except OnnxError as problem:
+        return {**entry, "reason": str(problem)}
     # Runtimes differ where a location is NaN or infinite: those queries are counted, not compared.
     finite = np.ones(expected.shape[:2], bool)
     for array in picked[3:]:
@@ -134,7 +150,7 @@ def _node(node: onnx.NodeProto, known: Mapping[str, np.ndarray], number: int) ->
 
 
 def _against(
-    report: Report, before, given: Mapping, outputs: list, attention: list, number: int
+    report: Report, before, given: Mapping, outputs: list, attention: list, where: dict
 ) -> None:
     """Compares outputs. Results of our nodes say whether the model computes in 16 bits inside."""
     names = {o.name for o in before.get_inputs()}
@@ -142,17 +158,14 @@ def _against(
         raise OnnxError(f"--against: got inputs {sorted(names)}, expected {sorted(given)}")
     try:
         expected = files.run(before, None, given)
-    except OnnxError as problem:
-        report.failures.append(f"--against: {problem}")
+    except files.RunError as problem:
+        report.failures.append(f"--against: {problem}\n{SIZE_HINT}")
         return
     if len(expected) != len(outputs):
         raise OnnxError(f"--against: got {len(expected)} outputs, expected {len(outputs)}")
     for (name, got), old in zip(outputs, expected):
-        entry = {
-            "output": name,
-            "run": number,
-            "sizes": {k: list(v.shape) for k, v in given.items()},
-        }
+        sizes = {k: list(v.shape) for k, v in given.items()}
+        entry = {"output": name, **where, "sizes": sizes}
         limit = limit_of(got, *attention)
         report.outputs.append(_judged(entry, limit, got, np.asarray(old, np.float64)))
 
