@@ -229,22 +229,17 @@ def _optimized(program: torch.onnx.ONNXProgram) -> onnx.ModelProto:
     return best
 
 
-def _leaves(given: dict, shapes: Any) -> Iterator[tuple[torch.Tensor, Any]]:
+def _leaves(given: Any, shapes: Any) -> Iterator[tuple[torch.Tensor, Any]]:
     """The tensors among the arguments in their order, and which of their sizes are dynamic."""
-    if not isinstance(shapes, dict):
-        shapes = dict(zip(given, shapes or ()))
-    yield from _walk(given, shapes)
-
-
-def _walk(given: Any, shapes: Any) -> Iterator[tuple[torch.Tensor, Any]]:
     if isinstance(given, torch.Tensor):
         yield given, shapes
     elif isinstance(given, dict):
+        named = shapes if isinstance(shapes, dict) else dict(zip(given, shapes or ()))
         for key, item in given.items():
-            yield from _walk(item, shapes.get(key) if isinstance(shapes, dict) else None)
+            yield from _leaves(item, named.get(key))
     elif isinstance(given, (list, tuple)):
         for at, item in enumerate(given):
-            yield from _walk(item, shapes[at] if isinstance(shapes, (list, tuple)) else None)
+            yield from _leaves(item, shapes[at] if isinstance(shapes, (list, tuple)) else None)
 
 
 def _asked(wanted: Any) -> Iterator[tuple[int, Any]]:
@@ -364,27 +359,27 @@ def _resized(made: onnx.ModelProto, leaves: list, sizes: dict[str, int]) -> list
 
 def _with_choices(made: onnx.ModelProto, runs: list[_Run]) -> tuple[onnx.ModelProto, list]:
     """The model with inputs for what torch selected, and its own TopK nodes beside."""
-    probe = files.copy_of(made)
+    probe, found = files.copy_of(made), []
     nodes = [node for node in probe.graph.node if node.op_type == "TopK" and not node.domain]
     if any(len(run.choices) != len(nodes) for run in runs):
         return probe, []
-    inputs = []
     for at, node in enumerate(nodes):
-        inputs.append(list(node.output))
-        for name, array in zip(node.output, runs[0].choices[at]):
+        names = [name or f"msda_unused_{at}" for name in node.output]
+        for name, array in zip(names, runs[0].choices[at]):
             kind = onnx.helper.np_dtype_to_tensor_dtype(array.dtype)
             info = onnx.helper.make_tensor_value_info(name, kind, [None] * array.ndim)
             probe.graph.input.append(info)
         node.output[:] = [f"msda_best_{at}", f"msda_places_{at}"]
-    return probe, list(zip(nodes, inputs))
+        found.append((node, names))
+    return probe, found
 
 
 def _compare(made: onnx.ModelProto, runs: list[_Run]) -> None:
     """Refuses a file whose results differ from torch's."""
     names, (probe, choices) = [o.name for o in made.graph.output], _with_choices(made, runs)
     wanted = [*names, *(name for node, _ in choices for name in (node.input[0], node.output[0]))]
-    chosen = {name for _, inputs in choices for name in inputs}
-    wanted = [n for n in dict.fromkeys(wanted) if n not in chosen and n not in runs[0].inputs]
+    given = {i.name for i in probe.graph.input}
+    wanted = [name for name in dict.fromkeys(wanted) if name not in given]
     runner, shapes = files.session(files.with_outputs(probe, wanted)), []
     for run in runs:
         feeds = dict(run.inputs)
@@ -392,12 +387,7 @@ def _compare(made: onnx.ModelProto, runs: list[_Run]) -> None:
             feeds.update(zip(inputs, arrays))
         known = {**feeds, **dict(zip(wanted, files.run(runner, wanted, feeds)))}
         shapes.append([known[name].shape for name in names])
-        if len(run.results) != len(names):
-            raise OnnxError(
-                f"the model: got {len(names)} outputs of the file, expected {len(run.results)} as "
-                "in torch"
-            )
-        where = {name: list(array.shape) for name, array in run.inputs.items()}
+        sizes = {name: list(array.shape) for name, array in run.inputs.items()}
         hint = _SIZE_HINT if run is not runs[0] else _HINT
         for (node, _), (numbers, places) in zip(choices, run.choices):
             axis = next((a.i for a in node.attribute if a.name == "axis"), -1)
@@ -406,12 +396,14 @@ def _compare(made: onnx.ModelProto, runs: list[_Run]) -> None:
             at_places = np.take_along_axis(scores, places, axis) if fits else scores
             for found in (best, at_places):
                 pair = np.sort(found, axis), np.sort(numbers, axis)
-                _same(f"the choice of {node.name!r}, inputs {where}", *pair, hint)
+                _same(f"the choice of {node.name!r}, inputs {sizes}", *pair, hint)
+        if len(run.results) != len(names):
+            count = len(run.results)
+            raise OnnxError(f"the file: got {len(names)} outputs, expected {count} as in torch")
         for name, right in zip(names, run.results):
-            _same(f"output {name!r}, inputs {where}", known[name], right, hint)
+            _same(f"output {name!r}, inputs {sizes}", known[name], right, hint)
     if len(runs) > 1:
-        inputs = [run.inputs for run in runs]
-        for problem in files.fixed_batches(made, inputs, shapes):
+        for problem in files.fixed_batches(made, [run.inputs for run in runs], shapes):
             raise OnnxError(problem)
 
 

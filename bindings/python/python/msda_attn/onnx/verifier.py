@@ -202,15 +202,12 @@ def _warn(model: onnx.ModelProto, report: Report) -> None:
                 f"node {node.name!r}: spatial_shapes is a constant, but {sorted(symbols)} are "
                 "dynamic: other image sizes give wrong results or fail"
             )
-    for i in files.model_inputs(model):
-        dims = i.type.tensor_type.shape.dim
-        if len(dims) > 1 and dims[0].HasField("dim_value"):
-            say(f"input {i.name!r}: its batch is the constant {dims[0].dim_value}")
-    if "batch" in symbols.values():
-        for o in model.graph.output:
-            dims = o.type.tensor_type.shape.dim
+    outputs = model.graph.output if "batch" in symbols.values() else ()
+    for kind, infos in (("input", files.model_inputs(model)), ("output", outputs)):
+        for info in infos:
+            dims = info.type.tensor_type.shape.dim
             if len(dims) > 1 and dims[0].HasField("dim_value"):
-                say(f"output {o.name!r}: its batch is the constant {dims[0].dim_value}")
+                say(f"{kind} {info.name!r}: its batch is the constant {dims[0].dim_value}")
 
 
 def _mode(node: onnx.NodeProto) -> bytes:
