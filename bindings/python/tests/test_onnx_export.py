@@ -98,91 +98,56 @@ def test_an_output_that_does_not_follow_the_batch_is_refused(tmp_path):
 
 
 class Image(torch.nn.Module):
-    """One level and an image of any size, of which a subclass makes a constant."""
+    """One level and an image of any size. `fixed` keeps the example's size in the file.
 
-    def __init__(self) -> None:
+    With `spread` it selects rows by scores that differ by that much; `largest` is for the file.
+    """
+
+    def __init__(self, fixed: str = "", spread: float = 0, largest: bool = True) -> None:
         super().__init__()
-        torch.manual_seed(0)
         self.attention = Module(levels=1).attention
+        self.fixed, self.spread, self.largest = fixed, spread, largest
 
     def forward(self, image):
-        height, width = image.shape[2:]
-        rows, columns = (torch.arange(n) / n for n in self.sizes(height, width))
+        size, exporting = image.shape[2:], torch.compiler.is_exporting()
+        height, width = known = (4, 8) if exporting else size
+        rows, columns = (torch.arange(n) / n for n in (known if self.fixed == "points" else size))
         points = torch.stack(torch.meshgrid(columns, rows, indexing="xy"), -1)
         points = points.reshape(1, -1, 1, 2).expand(image.shape[0], -1, -1, -1)
-        pyramid = self.scaled(image).flatten(2).transpose(1, 2)
-        query = pyramid + image.mean((2, 3))[:, None]
-        return self.attention(query[:, :32], points[:, :32], pyramid, [image.shape[2:]])
-
-    def sizes(self, height, width):
-        return height, width
-
-    def scaled(self, image):
-        return image
-
-
-class Points(Image):
-    """Reference points of the example's size, as exports of Deformable-DETR have them."""
-
-    def sizes(self, height, width):
-        return (4, 8) if torch.compiler.is_exporting() else (height, width)
-
-
-class Table(Image):
-    """A table of NumPy with `height * width` numbers."""
-
-    def scaled(self, image):
-        height, width = (4, 8) if torch.compiler.is_exporting() else image.shape[2:]
-        table = torch.from_numpy(np.linspace(0.5, 1.5, height * width, dtype=np.float32))
-        return (image.flatten(2) * table).view_as(image)
-
-
-class Area(Image):
-    """A factor of the example's area: the shapes are right for all sizes."""
-
-    def scaled(self, image):
-        height, width = (4, 8) if torch.compiler.is_exporting() else image.shape[2:]
-        return image * (height * width / 32)
-
-
-class Selected(Area):
-    """Selects rows whose scores nearly tie, as models with random weights do."""
-
-    spread, largest = 1e-7, True
-
-    def forward(self, image):
-        found = super().forward(image)
+        query = image.flatten(2).transpose(1, 2) + image.mean((2, 3))[:, None]
+        pyramid = image.flatten(2)
+        if self.fixed == "table":
+            pyramid = pyramid * torch.from_numpy(np.float32(np.linspace(0, 2, height * width)))
+        elif self.fixed == "area":
+            pyramid = pyramid * (height * width / 32)
+        pyramid = pyramid.transpose(1, 2)
+        found = self.attention(query[:, :32], points[:, :32], pyramid, [size])
+        if not self.spread:
+            return found
         scores = 1 + self.spread * found.mean(-1)
-        largest = self.largest or not torch.compiler.is_exporting()
-        best = scores.topk(8, 1, largest).indices
+        best = scores.topk(8, 1, self.largest or not exporting).indices
         return found.gather(1, best[..., None].expand(-1, -1, 16))
 
 
-class Ties(Selected):
-    """The same without an error."""
-
-    def scaled(self, image):
-        return image
+IMAGE, IMAGE_SIZES = (torch.randn(2, 16, 4, 8),), ({0: AUTO, 2: AUTO, 3: AUTO},)
 
 
-class Worst(Ties):
-    """Selects the lowest scores in its file. They do not tie."""
-
-    spread, largest = 1.0, False
-
-
-@pytest.mark.parametrize("model", [Points, Table, Area, Selected, Worst])
-def test_constants_of_an_image_size_are_seen(model, tmp_path):
-    dynamic, message = ({0: AUTO, 2: AUTO, 3: AUTO},), "relative error .* to torch|got a constant"
-    image = torch.randn(2, 16, 4, 8)
-    refused(model(), (image,), tmp_path / "model.onnx", dynamic, message)
+@pytest.mark.parametrize(
+    "model",
+    [("points",), ("table",), ("area",), ("area", 1e-7), ("", 1.0, False)],
+    ids=["points", "table", "area", "area and near ties", "lowest scores"],
+)
+def test_constants_of_an_image_size_and_other_choices_are_seen(model, tmp_path):
+    """The shapes with a factor of the area are right for all sizes."""
+    message = "relative error .* to torch|got a constant"
+    refused(Image(*model), IMAGE, tmp_path / "model.onnx", IMAGE_SIZES, message)
 
 
 def test_scores_that_nearly_tie_are_compared_too():
     """Torch and ONNX Runtime select other rows; the file is right."""
-    model, image, dynamic = Ties().eval(), torch.randn(2, 16, 4, 8), ({0: AUTO, 2: AUTO, 3: AUTO},)
-    made = deploy.export(model, (image,), dynamic_shapes=dynamic)
-    assert ops.error(support.run(made, [image]), model(image).detach().numpy()) > 0.01
+    model = Image(spread=1e-7).eval()
+    made = deploy.export(model, IMAGE, dynamic_shapes=IMAGE_SIZES)
+    assert ops.error(support.run(made, IMAGE), model(*IMAGE).detach().numpy()) > 0.01
 
 
 def test_options_are_attributes_and_tensorrt_refuses_them():

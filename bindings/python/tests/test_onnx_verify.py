@@ -283,30 +283,24 @@ def test_json_has_no_infinity(exported, tmp_path):
 
 
 def test_nodes_in_branches_are_mentioned(tmp_path):
-    inputs = arrays(PLAIN)
-    plain, path = one_node(PLAIN, inputs), tmp_path / "branch.onnx"
-    branches = []
+    inputs, path, branches = arrays(PLAIN), tmp_path / "branch.onnx", []
+    model = one_node(PLAIN, inputs)
     for name in ("then", "else"):
-        node = onnx.NodeProto()
-        node.CopyFrom(plain.graph.node[0])
-        node.output[0] = name
+        node = helper.make_node(PLAIN, ops.INPUTS[PLAIN], [name], domain=ops.DOMAIN)
         made = helper.make_tensor_value_info(name, TensorProto.FLOAT, [None] * 3)
         branches.append(helper.make_graph([node], name, [], [made]))
-    yes = onnx.numpy_helper.from_array(np.array(True), "yes")
-    choose = helper.make_node(
-        "If", ["yes"], ["output"], then_branch=branches[0], else_branch=branches[1]
-    )
-    del plain.graph.node[:]
-    plain.graph.node.append(choose)
-    plain.graph.initializer.append(yes)
-    onnx.save(plain, path)
+    true = onnx.numpy_helper.from_array(np.array(True))
+    given = {"then_branch": branches[0], "else_branch": branches[1]}
+    del model.graph.node[:]
+    model.graph.node.append(helper.make_node("Constant", [], ["yes"], value=true))
+    model.graph.node.append(helper.make_node("If", ["yes"], ["output"], **given))
+    onnx.save(model, path)
     assert graph.uses_ours(deploy.load(path))
     sizes = [("--size", f"{k}={n},{n}") for k, (n, _) in sizes_of(inputs).items()]
     code, report = command("verify", path, *(text for pair in sizes for text in pair))
     assert code == 1 and "2 nodes of msda inside branches" in report["warnings"][0]
     assert "outside of branches and loops" in "".join(report["failures"])
-    attribute = branches[0].node[0].attribute.add(name="padding", type=3)
-    attribute.s = b"mirror"
-    plain.graph.node[0].attribute[0].g.CopyFrom(branches[0])
-    onnx.save(plain, path)
+    branches[0].node[0].attribute.append(helper.make_attribute("padding", "mirror"))
+    model.graph.node[1].attribute[0].g.CopyFrom(branches[0])
+    onnx.save(model, path)
     assert "attribute padding: got 'mirror'" in command("verify", path)[1]["error"]
