@@ -120,6 +120,8 @@ class Image(torch.nn.Module):
             pyramid = pyramid * torch.from_numpy(np.float32(np.linspace(0, 2, height * width)))
         elif self.fixed == "area":
             pyramid = pyramid * (height * width / 32)
+        elif self.fixed == "scale" and exporting:
+            pyramid = pyramid * 1.005
         pyramid = pyramid.transpose(1, 2)
         found = self.attention(query[:, :32], points[:, :32], pyramid, [size])
         if not self.spread:
@@ -148,6 +150,11 @@ def test_scores_that_nearly_tie_are_compared_too():
     model = Image(spread=1e-7).eval()
     made = deploy.export(model, IMAGE, dynamic_shapes=IMAGE_SIZES)
     assert ops.error(support.run(made, IMAGE), model(*IMAGE).detach().numpy()) > 0.01
+
+
+def test_a_small_difference_with_the_arguments_is_a_warning():
+    with pytest.warns(UserWarning, match="differ from torch's by .* times the usual limit"):
+        deploy.export(Image("scale"), IMAGE, dynamic_shapes=IMAGE_SIZES)
 
 
 def test_options_are_attributes_and_tensorrt_refuses_them():

@@ -380,7 +380,7 @@ def _compare(made: onnx.ModelProto, runs: list[_Run]) -> None:
     wanted = [*names, *(name for node, _ in choices for name in (node.input[0], node.output[0]))]
     given = {i.name for i in probe.graph.input}
     wanted = [name for name in dict.fromkeys(wanted) if name not in given]
-    runner, shapes = files.session(files.with_outputs(probe, wanted)), []
+    runner, shapes, slack = files.session(files.with_outputs(probe, wanted)), [], _SLACK
     for run in runs:
         feeds = dict(run.inputs)
         for (_, inputs), arrays in zip(choices, run.choices):
@@ -388,7 +388,7 @@ def _compare(made: onnx.ModelProto, runs: list[_Run]) -> None:
         known = {**feeds, **dict(zip(wanted, files.run(runner, wanted, feeds)))}
         shapes.append([known[name].shape for name in names])
         sizes = {name: list(array.shape) for name, array in run.inputs.items()}
-        hint = _SIZE_HINT if run is not runs[0] else _HINT
+        hint, ratios = _SIZE_HINT if run is not runs[0] else _HINT, [0.0]
         for (node, _), (numbers, places) in zip(choices, run.choices):
             axis = next((a.i for a in node.attribute if a.name == "axis"), -1)
             best, scores = known[node.output[0]], known[node.input[0]]
@@ -396,30 +396,38 @@ def _compare(made: onnx.ModelProto, runs: list[_Run]) -> None:
             at_places = np.take_along_axis(scores, places, axis) if fits else scores
             for found in (best, at_places):
                 pair = np.sort(found, axis), np.sort(numbers, axis)
-                _same(f"the choice of {node.name!r}, inputs {sizes}", *pair, hint)
+                where = f"the choice of {node.name!r}, inputs {sizes}"
+                ratios.append(_ratio(where, *pair, hint, slack))
         if len(run.results) != len(names):
             count = len(run.results)
             raise OnnxError(f"the file: got {len(names)} outputs, expected {count} as in torch")
         for name, right in zip(names, run.results):
-            _same(f"output {name!r}, inputs {sizes}", known[name], right, hint)
+            where = f"output {name!r}, inputs {sizes}"
+            ratios.append(_ratio(where, known[name], right, hint, slack))
+        if run is runs[0]:
+            slack = max(1, 2 * max(ratios))
+            if max(ratios) > 1:
+                _warn(f"results differ from torch's by {max(ratios):.1f} times the usual limit")
     if len(runs) > 1:
         for problem in files.fixed_batches(made, [run.inputs for run in runs], shapes):
             raise OnnxError(problem)
 
 
-def _same(where: str, found: np.ndarray, right: np.ndarray, hint: str) -> None:
+def _ratio(where: str, found: np.ndarray, right: np.ndarray, hint: str, slack: float) -> float:
+    """The error in units of the limit. More than `slack` of them are refused."""
     if found.shape != right.shape:
-        raise OnnxError(
-            f"{where}: got shape {list(found.shape)}, expected {list(right.shape)} as in torch\n"
-            f"{hint}"
-        )
+        shapes = f"got shape {list(found.shape)}, expected {list(right.shape)} as in torch"
+        raise OnnxError(f"{where}: {shapes}\n{hint}")
     worst, limit = error(found, right), limit_of(found)
-    if not worst <= limit:
-        raise OnnxError(
-            f"{where}: relative error {worst:.1e} to torch, expected at most {limit:.0e}\n{hint}"
-        )
+    if not worst <= slack * limit:
+        most = f"expected at most {slack * limit:.0e}"
+        raise OnnxError(f"{where}: relative error {worst:.1e} to torch, {most}\n{hint}")
+    return worst / limit
 
 
+# Runtimes round in another way, and a model may amplify that: the arguments of the call show by how
+# much. Other sizes may differ twice as much.
+_SLACK = 10
 _SIZE_HINT = "hint: the model's code makes a size, or what it computes from sizes, a constant"
 _HINT = "hint: with these arguments ONNX Runtime computes an operator of the model in another way"
 
