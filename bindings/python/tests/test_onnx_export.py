@@ -131,7 +131,8 @@ class Image(torch.nn.Module):
         return found.gather(1, best[..., None].expand(-1, -1, 16))
 
 
-IMAGE, IMAGE_SIZES = (torch.randn(2, 16, 4, 8),), ({0: AUTO, 2: AUTO, 3: AUTO},)
+IMAGE = (torch.randn(2, 16, 4, 8, generator=torch.Generator().manual_seed(0)),)
+IMAGE_SIZES = ({0: AUTO, 2: AUTO, 3: AUTO},)
 
 
 @pytest.mark.parametrize(

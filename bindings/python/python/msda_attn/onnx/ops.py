@@ -279,29 +279,21 @@ def is_ours(node: onnx.NodeProto) -> bool:
 def attributes(node: onnx.NodeProto) -> dict[str, Any]:
     """The attributes of a node of ours with their defaults, checked."""
     found = dict(ATTRIBUTES)
-    where = f"node {node.name!r} ({node.op_type})"
+    where, kinds = f"node {node.name!r} ({node.op_type})", onnx.AttributeProto.AttributeType
     for attribute in node.attribute:
-        if attribute.name not in ATTRIBUTES:
-            raise OnnxError(
-                f"{where}: got attribute {attribute.name!r}, expected {list(ATTRIBUTES)}"
-            )
-        expected = _TYPES[type(ATTRIBUTES[attribute.name])]
-        if attribute.type != expected:
-            kinds = onnx.AttributeProto.AttributeType
-            raise OnnxError(
-                f"{where}: attribute {attribute.name}: got {kinds.Name(attribute.type)}, expected "
-                f"{kinds.Name(expected)}"
-            )
+        name = attribute.name
+        if name not in ATTRIBUTES:
+            raise OnnxError(f"{where}: got attribute {name!r}, expected {list(ATTRIBUTES)}")
+        got, expected = kinds.Name(attribute.type), kinds.Name(_TYPES[type(ATTRIBUTES[name])])
+        if got != expected:
+            raise OnnxError(f"{where}: attribute {name}: got {got}, expected {expected}")
         given = onnx.helper.get_attribute_value(attribute)
-        found[attribute.name] = (
-            given.decode(errors="replace") if isinstance(given, bytes) else given
-        )
+        found[name] = given.decode(errors="replace") if isinstance(given, bytes) else given
     for name, allowed in CHOICES.items():
         if found[name] not in allowed:
             choices = " or ".join(map(repr, allowed))
             raise OnnxError(f"{where}: attribute {name}: got {found[name]!r}, expected {choices}")
-    found["points"] = list(found["points"])
-    return found
+    return {**found, "points": list(found["points"])}
 
 
 def changed(given: dict[str, Any]) -> dict[str, Any]:
