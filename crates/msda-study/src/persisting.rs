@@ -2,14 +2,9 @@
 #![allow(unsafe_code)]
 
 use std::collections::BTreeMap;
-use std::ffi::{c_char, c_int};
-use std::ptr;
+use std::ffi::{c_int, c_void};
 use std::sync::{Mutex, PoisonError};
 
-use cudarc::driver::sys::{
-    CUaccessPolicyWindow, CUaccessProperty, CUdevice, CUdevice_attribute as Attribute, CUlaunchAttributeID,
-    CUlaunchAttributeValue, CUlimit, CUstream,
-};
 use msda::{Error, ErrorKind, Result};
 
 use crate::functions::functions;
@@ -18,15 +13,32 @@ use msda_cuda::kernels::{Hook, Owned, Resource};
 use msda_cuda::{Addresses, Slot};
 
 functions! {
-    get_limit: "cuCtxGetLimit" => fn(*mut usize, CUlimit),
-    set_limit: "cuCtxSetLimit" => fn(CUlimit, usize),
+    get_limit: "cuCtxGetLimit" => fn(*mut usize, u32),
+    set_limit: "cuCtxSetLimit" => fn(u32, usize),
     reset: "cuCtxResetPersistingL2Cache" => fn(),
-    get_device: "cuCtxGetDevice" => fn(*mut CUdevice),
-    get_attribute: "cuDeviceGetAttribute" => fn(*mut c_int, Attribute, CUdevice),
-    set_stream: "cuStreamSetAttribute" => fn(CUstream, CUlaunchAttributeID, *const CUlaunchAttributeValue),
+    get_device: "cuCtxGetDevice" => fn(*mut c_int),
+    get_attribute: "cuDeviceGetAttribute" => fn(*mut c_int, u32, c_int),
+    set_stream: "cuStreamSetAttribute" => fn(*mut c_void, u32, *const AccessPolicyWindow),
 }
 
-const LIMIT: CUlimit = CUlimit::CU_LIMIT_PERSISTING_L2_CACHE_SIZE;
+/// The value of a launch attribute, which has 64 bytes, with the window in its first 28.
+#[repr(C)]
+struct AccessPolicyWindow {
+    base: u64,
+    bytes: usize,
+    hit_ratio: f32,
+    hit: u32,
+    miss: u32,
+    rest: [u32; 9],
+}
+
+/// Numbers of cuda.h: the limit, attributes of a device and of a stream, properties of accesses.
+const LIMIT: u32 = 6;
+const MAX_PERSISTING: u32 = 108;
+const MAX_WINDOW: u32 = 109;
+const WINDOW: u32 = 1;
+const NORMAL: u32 = 0;
+const PERSISTING: u32 = 2;
 
 /// The most bytes of L2 that a context can set aside for persisting lines, and the most bytes of a
 /// window over them. 0 without such lines.
@@ -41,10 +53,7 @@ fn limits(device: &Device) -> Result<(usize, usize)> {
         check("cuDeviceGetAttribute", unsafe { (functions.get_attribute)(&mut number, attribute, raw) })?;
         Ok(usize::try_from(number).unwrap_or(0))
     };
-    Ok((
-        number(Attribute::CU_DEVICE_ATTRIBUTE_MAX_PERSISTING_L2_CACHE_SIZE)?,
-        number(Attribute::CU_DEVICE_ATTRIBUTE_MAX_ACCESS_POLICY_WINDOW_SIZE)?,
-    ))
+    Ok((number(MAX_PERSISTING)?, number(MAX_WINDOW)?))
 }
 
 /// L2 keeps the values of a call while one of its kernels runs. As much of L2 as the device allows
@@ -99,24 +108,18 @@ impl Hook for L2Window {
         let bytes = if stage == self.at.stage { self.at.bytes.min(self.limits.1) } else { 0 };
         // If all lines of a larger window were persisting, they would evict each other.
         let kept = (self.limits.0 as f64 / bytes.max(1) as f64).min(1.0);
-        let hit = if bytes > 0 {
-            CUaccessProperty::CU_ACCESS_PROPERTY_PERSISTING
-        } else {
-            CUaccessProperty::CU_ACCESS_PROPERTY_NORMAL
+        let value = AccessPolicyWindow {
+            base: at[Slot::Value],
+            bytes,
+            hit_ratio: kept as f32,
+            hit: if bytes > 0 { PERSISTING } else { NORMAL },
+            miss: NORMAL,
+            rest: [0; 9],
         };
-        let mut value = CUlaunchAttributeValue { pad: [0 as c_char; 64] };
-        value.accessPolicyWindow = CUaccessPolicyWindow {
-            base_ptr: ptr::with_exposed_provenance_mut(at[Slot::Value] as usize),
-            num_bytes: bytes,
-            hitRatio: kept as f32,
-            hitProp: hit,
-            missProp: CUaccessProperty::CU_ACCESS_PROPERTY_NORMAL,
-        };
-        let id = CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_ACCESS_POLICY_WINDOW;
         let _bound = self.aside.0.bind()?;
         // SAFETY: a context is current, the stream lives, and the value is the one of that
         // attribute.
-        check("cuStreamSetAttribute", unsafe { (functions()?.set_stream)(stream.raw().cast(), id, &value) })
+        check("cuStreamSetAttribute", unsafe { (functions()?.set_stream)(stream.raw(), WINDOW, &value) })
     }
 }
 
@@ -178,6 +181,11 @@ impl Drop for SetAside {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_value_of_the_attribute_has_64_bytes() {
+        assert_eq!((size_of::<AccessPolicyWindow>(), align_of::<AccessPolicyWindow>()), (64, 8));
+    }
 
     #[test]
     fn the_last_user_puts_the_limit_back() {

@@ -3,10 +3,6 @@
 
 use std::ffi::c_void;
 
-use cudarc::driver::sys::{
-    CUtensorMap, CUtensorMapDataType as DataType, CUtensorMapFloatOOBfill, CUtensorMapInterleave,
-    CUtensorMapL2promotion as Promote, CUtensorMapSwizzle,
-};
 use msda::{Dtype, Error, ErrorKind, Result};
 
 use crate::functions::functions;
@@ -16,20 +12,26 @@ use msda_cuda::{Addresses, Slot};
 
 functions! {
     encode_tiled: "cuTensorMapEncodeTiled" => fn(
-        *mut CUtensorMap,
-        DataType,
+        *mut TensorMap,
+        u32,
         u32,
         *mut c_void,
         *const u64,
         *const u64,
         *const u32,
         *const u32,
-        CUtensorMapInterleave,
-        CUtensorMapSwizzle,
-        Promote,
-        CUtensorMapFloatOOBfill
+        u32,
+        u32,
+        u32,
+        u32
     ),
 }
+
+/// How windows lie in shared memory and pass through L2, as in cuda.h.
+const NO_INTERLEAVE: u32 = 0;
+const NO_SWIZZLE: u32 = 0;
+const PROMOTE_TO_128_BYTES: u32 = 2;
+const ZEROS_OUTSIDE: u32 = 0;
 
 /// Most dimensions that a tensor can have here.
 const MAX_RANK: usize = 5;
@@ -67,7 +69,7 @@ impl TensorMap {
             return Err(Error::new(ErrorKind::Shape, "tensor map", format!("{tensor:?}"), expected));
         }
         let _bound = device.bind()?;
-        let mut map = CUtensorMap { opaque: [0; 16] };
+        let mut map = Self([0; 16]);
         let every_element = [1; MAX_RANK];
         // SAFETY: `map` is valid to write and aligned by its type; the arrays have as many elements
         // as the rank says (strides one less); the address is only encoded.
@@ -75,10 +77,10 @@ impl TensorMap {
             (functions()?.encode_tiled)(
                 &mut map,
                 match tensor.dtype {
-                    Dtype::F64 => DataType::CU_TENSOR_MAP_DATA_TYPE_FLOAT64,
-                    Dtype::F32 => DataType::CU_TENSOR_MAP_DATA_TYPE_FLOAT32,
-                    Dtype::F16 => DataType::CU_TENSOR_MAP_DATA_TYPE_FLOAT16,
-                    Dtype::Bf16 => DataType::CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
+                    Dtype::F16 => 6,
+                    Dtype::F32 => 7,
+                    Dtype::F64 => 8,
+                    Dtype::Bf16 => 9,
                 },
                 rank as u32,
                 tensor.address as *mut c_void,
@@ -86,14 +88,14 @@ impl TensorMap {
                 tensor.strides.as_ptr(),
                 tensor.window.as_ptr(),
                 every_element.as_ptr(),
-                CUtensorMapInterleave::CU_TENSOR_MAP_INTERLEAVE_NONE,
-                CUtensorMapSwizzle::CU_TENSOR_MAP_SWIZZLE_NONE,
-                Promote::CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
-                CUtensorMapFloatOOBfill::CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
+                NO_INTERLEAVE,
+                NO_SWIZZLE,
+                PROMOTE_TO_128_BYTES,
+                ZEROS_OUTSIDE,
             )
         };
         check("cuTensorMapEncodeTiled", result)?;
-        Ok(Self(map.opaque))
+        Ok(map)
     }
 }
 

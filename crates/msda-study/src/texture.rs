@@ -1,14 +1,9 @@
 //! Textures: memory that kernels read through the texture unit.
 #![allow(unsafe_code)]
 
+use std::ffi::c_void;
 use std::ptr;
 
-use cudarc::driver::sys::{
-    CUDA_RESOURCE_DESC, CUDA_RESOURCE_DESC_st__bindgen_ty_1 as Described,
-    CUDA_RESOURCE_DESC_st__bindgen_ty_1__bindgen_ty_4 as Pitched,
-    CUDA_RESOURCE_DESC_st__bindgen_ty_1__bindgen_ty_5 as Room, CUDA_RESOURCE_VIEW_DESC, CUDA_TEXTURE_DESC,
-    CUaddress_mode, CUarray_format, CUfilter_mode, CUresourcetype, CUtexObject,
-};
 use msda::{Dtype, Result};
 
 use crate::functions::functions;
@@ -17,13 +12,44 @@ use msda_cuda::kernels::{Owned, Resource};
 
 functions! {
     create: "cuTexObjectCreate" => fn(
-        *mut CUtexObject,
-        *const CUDA_RESOURCE_DESC,
-        *const CUDA_TEXTURE_DESC,
-        *const CUDA_RESOURCE_VIEW_DESC
+        *mut u64,
+        *const Pitched,
+        *const Reading,
+        *const c_void
     ),
-    destroy: "cuTexObjectDestroy" => fn(CUtexObject),
+    destroy: "cuTexObjectDestroy" => fn(u64),
 }
+
+/// `CUDA_RESOURCE_DESC` of rows in memory: the union of the resources has 128 bytes.
+#[repr(C)]
+struct Pitched {
+    kind: u64,
+    address: u64,
+    format: u32,
+    channels: u32,
+    width: usize,
+    height: usize,
+    pitch: usize,
+    rest: [u64; 11],
+    flags: u64,
+}
+
+/// `CUDA_TEXTURE_DESC`.
+#[repr(C)]
+struct Reading {
+    address_modes: [u32; 3],
+    filter_mode: u32,
+    /// Flags, anisotropy, the filter mode and three numbers of mipmaps, the colour outside, and
+    /// what is reserved.
+    rest: [u32; 22],
+}
+
+/// Numbers of cuda.h.
+const PITCH_2D: u64 = 3;
+const HALF: u32 = 0x10;
+const FLOAT: u32 = 0x20;
+const CLAMP: u32 = 1;
+const LINEAR: u32 = 1;
 
 /// Rows of texels in device memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -53,35 +79,21 @@ impl Texels {
 /// Makes a texture of a part of `memory`, which [`Textures`] has made large enough, and returns its
 /// handle. Coordinates count texels, the centre of the first being 0.5, and what lies between
 /// centres is interpolated.
-fn create(memory: &Memory, texels: &Texels) -> Result<CUtexObject> {
+fn create(memory: &Memory, texels: &Texels) -> Result<u64> {
     debug_assert!(texels.at + texels.pitch * texels.height <= memory.len(), "{texels:?}");
     let _bound = memory.device().bind_relaxed()?;
-    // All of the union is zero before the part that counts is written.
-    let mut res = Described { reserved: Room { reserved: [0; 32] } };
-    res.pitch2D = Pitched {
-        devPtr: memory.address() + texels.at as u64,
-        format: match texels.dtype {
-            Dtype::F16 => CUarray_format::CU_AD_FORMAT_HALF,
-            _ => CUarray_format::CU_AD_FORMAT_FLOAT,
-        },
-        numChannels: texels.channels as u32,
+    let resource = Pitched {
+        kind: PITCH_2D,
+        address: memory.address() + texels.at as u64,
+        format: if texels.dtype == Dtype::F16 { HALF } else { FLOAT },
+        channels: texels.channels as u32,
         width: texels.width,
         height: texels.height,
-        pitchInBytes: texels.pitch,
-    };
-    let resource = CUDA_RESOURCE_DESC { resType: CUresourcetype::CU_RESOURCE_TYPE_PITCH2D, res, flags: 0 };
-    let reading = CUDA_TEXTURE_DESC {
-        addressMode: [CUaddress_mode::CU_TR_ADDRESS_MODE_CLAMP; 3],
-        filterMode: CUfilter_mode::CU_TR_FILTER_MODE_LINEAR,
+        pitch: texels.pitch,
+        rest: [0; 11],
         flags: 0,
-        maxAnisotropy: 0,
-        mipmapFilterMode: CUfilter_mode::CU_TR_FILTER_MODE_POINT,
-        mipmapLevelBias: 0.0,
-        minMipmapLevelClamp: 0.0,
-        maxMipmapLevelClamp: 0.0,
-        borderColor: [0.0; 4],
-        reserved: [0; 12],
     };
+    let reading = Reading { address_modes: [CLAMP; 3], filter_mode: LINEAR, rest: [0; 22] };
     let mut handle = 0;
     // SAFETY: a context is current; `handle` is valid to write; both descriptions are complete;
     // the texels are within the memory.
@@ -126,7 +138,7 @@ impl Resource for Textures {
 /// The handles and offsets of textures, and their memory.
 #[derive(Debug)]
 struct Made {
-    textures: Vec<(CUtexObject, usize)>,
+    textures: Vec<(u64, usize)>,
     memory: Memory,
 }
 

@@ -1,14 +1,12 @@
-//! The driver's functions, declared as in cuda.h but for one thing: they return plain numbers.
-//!
-//! A driver newer than the bound headers returns codes that the headers' enum does not have, and a
-//! Rust enum must not hold such a value. The same holds for enums that the driver writes.
+//! The driver's functions, declared as in cuda.h, with plain numbers for enums.
 #![allow(non_snake_case, clippy::too_many_arguments)]
 
 use std::ffi::{c_char, c_int, c_uint, c_ulonglong, c_void};
 use std::sync::OnceLock;
 
-use cudarc::driver::sys::*;
 use libloading::Library;
+
+use super::types::*;
 
 /// A result code. 0 is success.
 pub(super) type Code = u32;
@@ -39,7 +37,7 @@ macro_rules! functions {
                     // SAFETY: NVIDIA's driver has a function of that name and type; the arguments
                     // are right by the caller's promise.
                     Some(table) => unsafe { (table.$name)($($argument),*) },
-                    None => CUresult::CUDA_ERROR_NOT_INITIALIZED as Code,
+                    None => super::check::NOT_INITIALIZED,
                 }
             }
         )*
@@ -67,7 +65,7 @@ functions! {
     cuInit(flags: c_uint);
 
     cuDeviceGet(device: *mut CUdevice, ordinal: c_int);
-    cuDeviceGetAttribute(number: *mut c_int, attribute: CUdevice_attribute, device: CUdevice);
+    cuDeviceGetAttribute(number: *mut c_int, attribute: c_uint, device: CUdevice);
     cuDeviceGetCount(count: *mut c_int);
     cuDeviceGetName(name: *mut c_char, length: c_int, device: CUdevice);
     cuDeviceGetPCIBusId(name: *mut c_char, length: c_int, device: CUdevice);
@@ -86,8 +84,8 @@ functions! {
     cuEventRecord(event: CUevent, stream: CUstream);
     cuEventSynchronize(event: CUevent);
 
-    cuFuncGetAttribute(number: *mut c_int, attribute: CUfunction_attribute, function: CUfunction);
-    cuFuncSetAttribute(function: CUfunction, attribute: CUfunction_attribute, number: c_int);
+    cuFuncGetAttribute(number: *mut c_int, attribute: c_uint, function: CUfunction);
+    cuFuncSetAttribute(function: CUfunction, attribute: c_uint, number: c_int);
     cuLaunchKernelEx(
         config: *const CUlaunchConfig,
         function: CUfunction,
@@ -137,8 +135,8 @@ functions! {
     cuGraphInstantiateWithFlags(exec: *mut CUgraphExec, graph: CUgraph, flags: c_ulonglong);
     cuGraphKernelNodeSetAttribute(
         node: CUgraphNode,
-        attribute: CUlaunchAttributeID,
-        value: *const CUlaunchAttributeValue,
+        attribute: c_uint,
+        value: *const [c_uint; 16],
     );
     cuGraphLaunch(exec: CUgraphExec, stream: CUstream);
 
@@ -150,7 +148,7 @@ functions! {
     cuMemcpyHtoDAsync_v2(to: CUdeviceptr, from: *const c_void, bytes: usize, stream: CUstream);
     cuMemsetD8Async(address: CUdeviceptr, byte: u8, bytes: usize, stream: CUstream);
 
-    cuStreamBeginCapture_v2(stream: CUstream, mode: CUstreamCaptureMode);
+    cuStreamBeginCapture_v2(stream: CUstream, mode: c_uint);
     cuStreamCreate(stream: *mut CUstream, flags: c_uint);
     cuStreamDestroy_v2(stream: CUstream);
     cuStreamEndCapture(stream: CUstream, graph: *mut CUgraph);

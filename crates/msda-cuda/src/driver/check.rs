@@ -3,21 +3,21 @@
 use std::ffi::{CStr, c_char};
 use std::ptr;
 
-use cudarc::driver::sys::CUresult;
 use msda::{Error, ErrorKind, Result};
 
 use super::api::{self, Code};
 
+const OUT_OF_MEMORY: Code = 2;
+pub(super) const NOT_INITIALIZED: Code = 3;
+const INVALID_IMAGE: Code = 200;
+const NO_BINARY_FOR_GPU: Code = 209;
+const UNSUPPORTED_PTX_VERSION: Code = 222;
+pub(super) const NOT_FOUND: Code = 500;
+
 /// Turns the result code of `call` into an error that names the call, unless it is success.
 #[inline]
 pub fn check(call: &'static str, code: u32) -> Result<()> {
-    if is(code, CUresult::CUDA_SUCCESS) { Ok(()) } else { Err(failure(call, code)) }
-}
-
-/// Whether a code is this one.
-#[inline]
-pub(super) fn is(code: Code, known: CUresult) -> bool {
-    code == known as Code
+    if code == 0 { Ok(()) } else { Err(failure(call, code)) }
 }
 
 #[cold]
@@ -29,49 +29,33 @@ fn failure(call: &'static str, code: Code) -> Error {
         (None, _) => format!("error {code}"),
     };
     let error = Error::new(kind(code), call, got, "success");
-    match HINTS.iter().find(|(known, _)| is(code, *known)) {
+    match HINTS.iter().find(|(known, _)| code == *known) {
         Some((_, hint)) => error.hint(*hint),
         None => error,
     }
 }
 
 fn kind(code: Code) -> ErrorKind {
-    let format = [
-        CUresult::CUDA_ERROR_INVALID_IMAGE,
-        CUresult::CUDA_ERROR_NO_BINARY_FOR_GPU,
-        CUresult::CUDA_ERROR_UNSUPPORTED_PTX_VERSION,
-    ];
-    if is(code, CUresult::CUDA_ERROR_OUT_OF_MEMORY) {
-        ErrorKind::Memory
-    } else if format.iter().any(|known| is(code, *known)) {
-        ErrorKind::Format
-    } else {
-        ErrorKind::Device
+    match code {
+        OUT_OF_MEMORY => ErrorKind::Memory,
+        INVALID_IMAGE | NO_BINARY_FOR_GPU | UNSUPPORTED_PTX_VERSION => ErrorKind::Format,
+        _ => ErrorKind::Device,
     }
 }
 
-const HINTS: &[(CUresult, &str)] = &[
-    (CUresult::CUDA_ERROR_OUT_OF_MEMORY, "other programs may use the memory: `nvidia-smi` lists them"),
-    (
-        CUresult::CUDA_ERROR_INVALID_VALUE,
-        "a size is larger than the device allows, or an address is not of this device",
-    ),
-    (CUresult::CUDA_ERROR_INVALID_CONTEXT, FOREIGN),
-    (CUresult::CUDA_ERROR_INVALID_HANDLE, FOREIGN),
-    (CUresult::CUDA_ERROR_NO_DEVICE, "no GPU is visible: see `nvidia-smi` and CUDA_VISIBLE_DEVICES"),
-    (CUresult::CUDA_ERROR_NO_BINARY_FOR_GPU, "the kernel was compiled for another architecture"),
-    (CUresult::CUDA_ERROR_INVALID_IMAGE, NEWER),
-    (CUresult::CUDA_ERROR_UNSUPPORTED_PTX_VERSION, NEWER),
-    (
-        CUresult::CUDA_ERROR_NOT_INITIALIZED,
-        "CUDA does not work in a forked process: start a new process instead",
-    ),
-    (CUresult::CUDA_ERROR_ILLEGAL_ADDRESS, LOST),
-    (CUresult::CUDA_ERROR_LAUNCH_FAILED, LOST),
-    (
-        CUresult::CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES,
-        "the block has too many threads for the registers of the kernel",
-    ),
+const HINTS: &[(Code, &str)] = &[
+    (1, "a size is larger than the device allows, or an address is not of this device"),
+    (OUT_OF_MEMORY, "other programs may use the memory: `nvidia-smi` lists them"),
+    (NOT_INITIALIZED, "CUDA does not work in a forked process: start a new process instead"),
+    (100, "no GPU is visible: see `nvidia-smi` and CUDA_VISIBLE_DEVICES"),
+    (INVALID_IMAGE, NEWER),
+    (201, FOREIGN), // invalid context
+    (NO_BINARY_FOR_GPU, "the kernel was compiled for another architecture"),
+    (UNSUPPORTED_PTX_VERSION, NEWER),
+    (400, FOREIGN), // invalid handle
+    (700, LOST),    // illegal address
+    (701, "the block has too many threads for the registers of the kernel"),
+    (719, LOST), // launch failed
 ];
 const FOREIGN: &str = "the stream or module is of another device, or was destroyed";
 const NEWER: &str = "the compiler may be newer than the driver";
@@ -82,7 +66,7 @@ fn text(code: Code, describe: unsafe fn(Code, *mut *const c_char) -> Code) -> Op
     let mut text = ptr::null();
     // SAFETY: any number is legal; `text` is valid to write.
     let found = unsafe { describe(code, &mut text) };
-    if !is(found, CUresult::CUDA_SUCCESS) || text.is_null() {
+    if found != 0 || text.is_null() {
         return None;
     }
     // SAFETY: on success `text` is a terminated string that lives as long as the driver.
@@ -105,11 +89,11 @@ mod tests {
     fn known_codes_have_kinds_and_hints() {
         assert_eq!(check("cuTest", 0), Ok(()));
         for (code, kind, hint) in [
-            (CUresult::CUDA_ERROR_OUT_OF_MEMORY, ErrorKind::Memory, "nvidia-smi"),
-            (CUresult::CUDA_ERROR_INVALID_IMAGE, ErrorKind::Format, "newer than the driver"),
-            (CUresult::CUDA_ERROR_ILLEGAL_ADDRESS, ErrorKind::Device, "compute-sanitizer"),
+            (2, ErrorKind::Memory, "nvidia-smi"),
+            (200, ErrorKind::Format, "newer than the driver"),
+            (700, ErrorKind::Device, "compute-sanitizer"),
         ] {
-            let error = check("cuTest", code as Code).unwrap_err();
+            let error = check("cuTest", code).unwrap_err();
             assert_eq!(error.kind(), kind, "{error}");
             assert!(error.to_string().contains(hint), "{error}");
         }

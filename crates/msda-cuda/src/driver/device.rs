@@ -1,18 +1,18 @@
 //! A GPU and its primary context.
 
-use std::ffi::{c_char, c_int};
+use std::ffi::{c_char, c_int, c_uint};
 use std::fmt;
 use std::marker::PhantomData;
 use std::ptr;
 use std::sync::{Mutex, OnceLock, PoisonError};
 
-use cudarc::driver::sys::{CUcontext, CUdevice, CUdevice_attribute, CUstream};
 use msda::{Error, ErrorKind, Result};
 
 use super::api::{self, Code};
 use super::check::check;
 use super::relaxed::Relaxed;
 use super::stream::RawStream;
+use super::types::{CUcontext, CUdevice, CUstream};
 use super::{Arch, Event, Memory, Module, Stream, library};
 
 /// A GPU. Clones are cheap and stand for the same GPU. Its primary context lives until the process
@@ -222,6 +222,13 @@ impl fmt::Debug for Device {
     }
 }
 
+/// Attributes of a device, as in cuda.h.
+const MULTIPROCESSOR_COUNT: c_uint = 16;
+const L2_CACHE_SIZE: c_uint = 38;
+const CAPABILITY_MAJOR: c_uint = 75;
+const CAPABILITY_MINOR: c_uint = 76;
+const MAX_SHARED_MEMORY_PER_BLOCK_OPTIN: c_uint = 97;
+
 impl Inner {
     fn new(ordinal: usize) -> Result<Self> {
         let mut device: CUdevice = 0;
@@ -234,11 +241,7 @@ impl Inner {
             check("cuDeviceGetAttribute", result)?;
             Ok(u32::try_from(number).unwrap_or(0))
         };
-        use CUdevice_attribute as A;
-        let arch = Arch::new(
-            number(A::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?,
-            number(A::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?,
-        );
+        let arch = Arch::new(number(CAPABILITY_MAJOR)?, number(CAPABILITY_MINOR)?);
         let mut total_memory = 0;
         // SAFETY: `total_memory` is valid to write; the device exists.
         check("cuDeviceTotalMem", unsafe { api::cuDeviceTotalMem_v2(&mut total_memory, device) })?;
@@ -256,9 +259,9 @@ impl Inner {
             name,
             pci_bus_id,
             arch,
-            sms: number(A::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?,
-            shared_per_block: number(A::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)? as usize,
-            l2_bytes: number(A::CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE)? as usize,
+            sms: number(MULTIPROCESSOR_COUNT)?,
+            shared_per_block: number(MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)? as usize,
+            l2_bytes: number(L2_CACHE_SIZE)? as usize,
             total_memory,
             transfers: Mutex::new(None),
             placeholder: OnceLock::new(),

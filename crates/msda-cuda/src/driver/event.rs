@@ -2,11 +2,11 @@
 
 use std::ptr;
 
-use cudarc::driver::sys::{CUevent, CUevent_flags};
 use msda::Result;
 
 use super::api;
 use super::check::check;
+use super::types::CUevent;
 use super::{Device, StreamHandle};
 
 /// An event in a stream: it happens when all work before it is done, and keeps the time.
@@ -25,9 +25,8 @@ impl Event {
     pub(super) fn new(device: &Device) -> Result<Self> {
         let _bound = device.bind_relaxed()?;
         let mut raw = ptr::null_mut();
-        let flags = CUevent_flags::CU_EVENT_DEFAULT as u32;
-        // SAFETY: a context is current; `raw` is valid to write.
-        check("cuEventCreate", unsafe { api::cuEventCreate(&mut raw, flags) })?;
+        // SAFETY: a context is current; `raw` is valid to write; no flags.
+        check("cuEventCreate", unsafe { api::cuEventCreate(&mut raw, 0) })?;
         Ok(Self { device: device.clone(), raw })
     }
 

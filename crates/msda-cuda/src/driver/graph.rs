@@ -1,20 +1,20 @@
-//! Captured graphs.
+//! Graphs, and their capture.
 
 use std::ptr;
 
-use cudarc::driver::sys::{CUgraph, CUgraphExec, CUstreamCaptureMode};
 use msda::Result;
 
 use super::api;
 use super::check::check;
 use super::relaxed::Relaxed;
+use super::types::{CUgraph, CUgraphExec, capture};
 use super::{Device, Stream, StreamHandle};
 
-/// Work that was captured once and is launched as a whole.
+/// Work that is launched as a whole.
 #[derive(Debug)]
 pub struct Graph {
     device: Device,
-    raw: CUgraphExec,
+    pub(super) raw: CUgraphExec,
 }
 
 // SAFETY: a graph may be launched from any thread; the driver orders launches of the same one.
@@ -26,12 +26,12 @@ impl Graph {
     /// Captures the work that `work` queues on `stream`, without running it. Plans may be made
     /// inside the capture.
     pub fn capture(stream: &Stream, work: impl FnOnce(StreamHandle<'_>) -> Result<()>) -> Result<Self> {
-        Self::capture_in(stream, CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL, work)
+        Self::capture_in(stream, capture::THREAD_LOCAL, work)
     }
 
     pub(super) fn capture_in(
         stream: &Stream,
-        mode: CUstreamCaptureMode,
+        mode: u32,
         work: impl FnOnce(StreamHandle<'_>) -> Result<()>,
     ) -> Result<Self> {
         let device = stream.device();
@@ -44,7 +44,11 @@ impl Graph {
         let captured = capture.end();
         // The first failure explains the second.
         worked?;
-        Ok(Self { device: device.clone(), raw: captured?.instantiate()? })
+        captured?.instantiate()
+    }
+
+    pub(super) fn device(&self) -> &Device {
+        &self.device
     }
 
     /// Queues all of its work on `stream`.
@@ -61,7 +65,7 @@ impl Graph {
 
 impl Drop for Graph {
     fn drop(&mut self) {
-        // SAFETY: made by `capture` and destroyed once; launches in flight still finish.
+        // SAFETY: made by `instantiate` and destroyed once; launches in flight still finish.
         self.device.release(|| unsafe { api::cuGraphExecDestroy(self.raw) });
     }
 }
@@ -80,9 +84,9 @@ impl Capture<'_> {
 
     fn stop(&mut self) -> Result<Definition> {
         self.ended = true;
-        let mut graph = Definition(ptr::null_mut());
+        let mut graph = Definition::none(self.stream.device());
         // SAFETY: the stream lives and captures; the graph is valid to write.
-        let result = unsafe { api::cuStreamEndCapture(self.stream.handle().cu(), &mut graph.0) };
+        let result = unsafe { api::cuStreamEndCapture(self.stream.handle().cu(), &mut graph.raw) };
         check("cuStreamEndCapture", result)?;
         Ok(graph)
     }
@@ -98,26 +102,33 @@ impl Drop for Capture<'_> {
 
 /// A graph before it is instantiated; null when there is none.
 #[derive(Debug)]
-pub(super) struct Definition(pub(super) CUgraph);
+pub(super) struct Definition {
+    device: Device,
+    pub(super) raw: CUgraph,
+}
 
 impl Definition {
-    /// A graph that can be launched.
-    pub(super) fn instantiate(&self) -> Result<CUgraphExec> {
+    /// None yet, for the driver to fill in.
+    pub(super) fn none(device: &Device) -> Self {
+        Self { device: device.clone(), raw: ptr::null_mut() }
+    }
+
+    /// A graph that can be launched. The context is current.
+    pub(super) fn instantiate(&self) -> Result<Graph> {
         let _relaxed = Relaxed::new();
         let mut raw = ptr::null_mut();
         // SAFETY: the graph lives; `raw` is valid to write; no flags.
-        let result = unsafe { api::cuGraphInstantiateWithFlags(&mut raw, self.0, 0) };
+        let result = unsafe { api::cuGraphInstantiateWithFlags(&mut raw, self.raw, 0) };
         check("cuGraphInstantiateWithFlags", result)?;
-        Ok(raw)
+        Ok(Graph { device: self.device.clone(), raw })
     }
 }
 
 impl Drop for Definition {
     fn drop(&mut self) {
-        if !self.0.is_null() {
-            let _relaxed = Relaxed::new();
+        if !self.raw.is_null() {
             // SAFETY: made once and destroyed once.
-            let _ = unsafe { api::cuGraphDestroy(self.0) };
+            self.device.release(|| unsafe { api::cuGraphDestroy(self.raw) });
         }
     }
 }

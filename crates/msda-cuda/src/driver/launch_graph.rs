@@ -1,16 +1,14 @@
 //! Kernels and clears that are queued together.
 
 use std::ffi::c_void;
-use std::{mem, ptr};
+use std::ptr;
 
-use cudarc::driver::sys::{
-    CUDA_KERNEL_NODE_PARAMS, CUDA_MEMSET_NODE_PARAMS, CUgraph, CUgraphExec, CUgraphNode,
-};
 use msda::{Error, ErrorKind, Result};
 
 use super::api;
 use super::check::check;
-use super::graph::Definition;
+use super::graph::{Definition, Graph};
+use super::types::{CUDA_KERNEL_NODE_PARAMS, CUDA_MEMSET_NODE_PARAMS, CUgraph, CUgraphNode};
 use super::{Device, Function, Launch, StreamHandle};
 
 /// Kernels and clears that are queued by one call, which costs the host less than one kernel
@@ -19,11 +17,11 @@ use super::{Device, Function, Launch, StreamHandle};
 /// of one graph wait for each other, also on different streams: use it on one stream.
 #[derive(Debug)]
 pub struct LaunchGraph {
-    device: Device,
-    raw: CUgraphExec,
+    /// Dropped before its nodes.
+    graph: Graph,
     links: Vec<Link>,
     /// It owns the nodes.
-    graph: Definition,
+    _nodes: Definition,
 }
 
 /// A part of a [`LaunchGraph`].
@@ -71,9 +69,9 @@ impl LaunchGraph {
     /// outlive the graph.
     pub unsafe fn new(device: &Device, nodes: &[(&[usize], Node<'_>)]) -> Result<Self> {
         let _bound = device.bind_relaxed()?;
-        let mut graph = Definition(ptr::null_mut());
+        let mut all = Definition::none(device);
         // SAFETY: the graph is valid to write; 0 is the only flag.
-        check("cuGraphCreate", unsafe { api::cuGraphCreate(&mut graph.0, 0) })?;
+        check("cuGraphCreate", unsafe { api::cuGraphCreate(&mut all.raw, 0) })?;
         let mut links: Vec<Link> = Vec::new();
         for (after, node) in nodes {
             let node_of = |&number: &usize| {
@@ -82,9 +80,9 @@ impl LaunchGraph {
             let before = after.iter().map(node_of).collect::<Result<Vec<_>>>()?;
             // SAFETY: graph and context live here, and the nodes in `before` were added to it.
             // Kernel and argument are right by the caller's promise.
-            links.push(unsafe { Link::add(device, graph.0, &before, node)? });
+            links.push(unsafe { Link::add(device, all.raw, &before, node)? });
         }
-        Ok(Self { device: device.clone(), raw: graph.instantiate()?, links, graph })
+        Ok(Self { graph: all.instantiate()?, links, _nodes: all })
     }
 
     /// Gives a kernel another argument, from the next launch on. Nodes are counted from 0.
@@ -96,12 +94,12 @@ impl LaunchGraph {
             return Err(not_a("kernel", node));
         };
         // The driver takes the function to be of the context that is current.
-        let _bound = self.device.bind()?;
+        let _bound = self.graph.device().bind()?;
         debug_assert!(!arg.is_null(), "a kernel's argument has an address");
         let mut arg = arg;
         params.kernelParams = &mut arg;
         // SAFETY: graph and node live, and the node is of the graph; the argument is copied.
-        let result = unsafe { api::cuGraphExecKernelNodeSetParams_v2(self.raw, node, &params) };
+        let result = unsafe { api::cuGraphExecKernelNodeSetParams_v2(self.graph.raw, node, &params) };
         check("cuGraphExecKernelNodeSetParams", result)
     }
 
@@ -112,11 +110,11 @@ impl LaunchGraph {
         };
         let new = CUDA_MEMSET_NODE_PARAMS { dst: address, ..*params };
         check_address(&new)?;
-        let _bound = self.device.bind()?;
+        let _bound = self.graph.device().bind()?;
+        let context = self.graph.device().context();
         // SAFETY: graph and node live, and the node is of the graph. Nothing is written before a
         // launch.
-        let result =
-            unsafe { api::cuGraphExecMemsetNodeSetParams(self.raw, *node, &new, self.device.context()) };
+        let result = unsafe { api::cuGraphExecMemsetNodeSetParams(self.graph.raw, *node, &new, context) };
         check("cuGraphExecMemsetNodeSetParams", result)?;
         *params = new;
         Ok(())
@@ -133,23 +131,9 @@ impl LaunchGraph {
                 check_address(params)?;
             }
         }
-        let _bound = self.device.bind()?;
-        // SAFETY: graph and stream live, and every clear has an address. The stream does not
-        // capture and kernels stay within their memory, by the caller's promise.
-        check("cuGraphLaunch", unsafe { api::cuGraphLaunch(self.raw, stream.cu()) })
-    }
-}
-
-impl Drop for LaunchGraph {
-    fn drop(&mut self) {
-        let graph = mem::replace(&mut self.graph, Definition(ptr::null_mut()));
-        self.device.release(|| {
-            // SAFETY: made by `new` and destroyed once, before its nodes; launches in flight still
-            // finish.
-            let result = unsafe { api::cuGraphExecDestroy(self.raw) };
-            drop(graph);
-            result
-        });
+        // SAFETY: every clear has an address. The stream does not capture and kernels stay within
+        // their memory, by the caller's promise.
+        unsafe { self.graph.launch(stream) }
     }
 }
 

@@ -19,6 +19,7 @@ mod memory;
 mod module;
 mod relaxed;
 mod stream;
+mod types;
 
 pub use arch::Arch;
 pub use check::check;

@@ -1,19 +1,17 @@
 //! Compiled kernels and their launches.
 
-use std::ffi::{CString, c_char, c_int, c_void};
+use std::ffi::{CString, c_int, c_uint, c_void};
 use std::ptr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use cudarc::driver::sys::{
-    CUDA_KERNEL_NODE_PARAMS, CUfunction, CUfunction_attribute as Attribute, CUlaunchAttribute,
-    CUlaunchAttributeID, CUlaunchAttributeValue, CUlaunchAttributeValue_union__bindgen_ty_1 as ClusterDim,
-    CUlaunchConfig, CUmodule, CUresult,
-};
 use msda::{Error, ErrorKind, Result};
 
 use super::api;
-use super::check::{check, is};
+use super::check::{NOT_FOUND, check};
+use super::types::{
+    CLUSTER_DIMENSION, CUDA_KERNEL_NODE_PARAMS, CUfunction, CUlaunchAttribute, CUlaunchConfig, CUmodule,
+};
 use super::{Device, StreamHandle};
 
 /// Blocks that a cluster may have on every GPU with clusters. A function must opt in to more.
@@ -70,7 +68,7 @@ impl Module {
         let mut raw = ptr::null_mut();
         // SAFETY: the module lives; `raw` is valid to write; `text` is terminated.
         let result = unsafe { api::cuModuleGetFunction(&mut raw, self.0.raw, text.as_ptr()) };
-        if is(result, CUresult::CUDA_ERROR_NOT_FOUND) {
+        if result == NOT_FOUND {
             return Err(missing(name).hint("kernels are looked up by name: declare them extern \"C\""));
         }
         check("cuModuleGetFunction", result)?;
@@ -113,17 +111,12 @@ impl Launch {
     /// Calls `with` with the driver's description of this launch, which points to local variables.
     #[inline]
     fn describe<R>(&self, stream: StreamHandle<'_>, with: impl FnOnce(&CUlaunchConfig) -> R) -> R {
-        let mut attribute = self.cluster_attribute();
         with(&CUlaunchConfig {
-            gridDimX: self.grid[0],
-            gridDimY: self.grid[1],
-            gridDimZ: self.grid[2],
-            blockDimX: self.block[0],
-            blockDimY: self.block[1],
-            blockDimZ: self.block[2],
+            grid: self.grid,
+            block: self.block,
             sharedMemBytes: self.shared,
             hStream: stream.cu(),
-            attrs: &mut attribute,
+            attrs: &self.cluster_attribute(),
             numAttrs: u32::from(self.has_clusters()),
         })
     }
@@ -137,13 +130,20 @@ impl Launch {
     /// The launch attribute with its cluster size.
     #[inline]
     pub(super) fn cluster_attribute(&self) -> CUlaunchAttribute {
-        let [x, y, z] = self.cluster;
-        let mut value = CUlaunchAttributeValue { pad: [0 as c_char; 64] };
-        value.clusterDim = ClusterDim { x, y, z };
-        let id = CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION;
-        CUlaunchAttribute { id, pad: [0 as c_char; 4], value }
+        let mut value = [0; 16];
+        value[..3].copy_from_slice(&self.cluster);
+        CUlaunchAttribute { id: CLUSTER_DIMENSION, pad: 0, value }
     }
 }
+
+/// Attributes of a function, as in cuda.h.
+const MAX_THREADS_PER_BLOCK: c_uint = 0;
+const SHARED_SIZE_BYTES: c_uint = 1;
+const LOCAL_SIZE_BYTES: c_uint = 3;
+const NUM_REGS: c_uint = 4;
+const MAX_DYNAMIC_SHARED_SIZE_BYTES: c_uint = 8;
+const PREFERRED_SHARED_MEMORY_CARVEOUT: c_uint = 9;
+const NON_PORTABLE_CLUSTER_SIZE_ALLOWED: c_uint = 14;
 
 /// A kernel. It keeps its module loaded.
 #[derive(Debug)]
@@ -167,34 +167,34 @@ impl Function {
 
     /// Registers per thread.
     pub fn registers(&self) -> Result<u32> {
-        self.number(Attribute::CU_FUNC_ATTRIBUTE_NUM_REGS)
+        self.number(NUM_REGS)
     }
 
     /// Bytes of local memory per thread: its stack and its spilled registers.
     pub fn local_bytes(&self) -> Result<u32> {
-        self.number(Attribute::CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES)
+        self.number(LOCAL_SIZE_BYTES)
     }
 
     /// Bytes of static shared memory per block.
     pub fn shared_bytes(&self) -> Result<u32> {
-        self.number(Attribute::CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES)
+        self.number(SHARED_SIZE_BYTES)
     }
 
     /// Threads that a block can have at most.
     pub fn max_threads(&self) -> Result<u32> {
-        self.number(Attribute::CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK)
+        self.number(MAX_THREADS_PER_BLOCK)
     }
 
     /// Allows launches with up to `bytes` of dynamic shared memory per block; the default is 48
     /// KiB.
     pub fn allow_shared(&self, bytes: u32) -> Result<()> {
-        self.set(Attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, bytes)
+        self.set(MAX_DYNAMIC_SHARED_SIZE_BYTES, bytes)
     }
 
     /// Prefers this percentage of the L1 as shared memory while the kernel runs. The driver may
     /// ignore it.
     pub fn prefer_shared(&self, percent: u32) -> Result<()> {
-        self.set(Attribute::CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT, percent)
+        self.set(PREFERRED_SHARED_MEMORY_CARVEOUT, percent)
     }
 
     /// Blocks of `threads` threads that are resident on an SM at once.
@@ -259,20 +259,13 @@ impl Function {
     /// The parameters of a graph node that launches it, without its argument.
     pub(super) fn node(&self, at: &Launch) -> Result<CUDA_KERNEL_NODE_PARAMS> {
         self.allow_clusters(at)?;
-        let ([x, y, z], [columns, rows, layers]) = (at.grid, at.block);
         Ok(CUDA_KERNEL_NODE_PARAMS {
             func: self.raw,
-            gridDimX: x,
-            gridDimY: y,
-            gridDimZ: z,
-            blockDimX: columns,
-            blockDimY: rows,
-            blockDimZ: layers,
+            grid: at.grid,
+            block: at.block,
             sharedMemBytes: at.shared,
             kernelParams: ptr::null_mut(),
-            extra: ptr::null_mut(),
-            kern: ptr::null_mut(),
-            ctx: ptr::null_mut(),
+            others: [ptr::null_mut(); 3],
         })
     }
 
@@ -282,13 +275,13 @@ impl Function {
     fn allow_clusters(&self, at: &Launch) -> Result<()> {
         let blocks = at.cluster.iter().fold(1u32, |blocks, &extent| blocks.saturating_mul(extent));
         if blocks > PORTABLE_CLUSTER && !self.large_clusters.load(Ordering::Relaxed) {
-            self.set(Attribute::CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED, 1)?;
+            self.set(NON_PORTABLE_CLUSTER_SIZE_ALLOWED, 1)?;
             self.large_clusters.store(true, Ordering::Relaxed);
         }
         Ok(())
     }
 
-    fn number(&self, attribute: Attribute) -> Result<u32> {
+    fn number(&self, attribute: c_uint) -> Result<u32> {
         let _bound = self.module.device().bind_relaxed()?;
         let mut number: c_int = 0;
         // SAFETY: the function lives; `number` is valid to write.
@@ -297,7 +290,7 @@ impl Function {
         Ok(u32::try_from(number).unwrap_or(0))
     }
 
-    fn set(&self, attribute: Attribute, number: u32) -> Result<()> {
+    fn set(&self, attribute: c_uint, number: u32) -> Result<()> {
         let _bound = self.module.device().bind_relaxed()?;
         let number = c_int::try_from(number).unwrap_or(c_int::MAX);
         // SAFETY: the function lives; the driver checks the number.

@@ -3,9 +3,8 @@
 use std::ffi::c_uint;
 use std::marker::PhantomData;
 
-use cudarc::driver::sys::CUstreamCaptureMode;
-
 use super::api;
+use super::types::capture;
 
 /// While it lives, the calling thread may allocate, load and wait although a stream captures a
 /// graph. Otherwise the driver refuses such calls and invalidates the capture.
@@ -19,8 +18,7 @@ pub struct Relaxed {
 
 impl Relaxed {
     pub(super) fn new() -> Self {
-        let mode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED as c_uint;
-        Self { before: exchange(mode), thread: PhantomData }
+        Self { before: exchange(capture::RELAXED), thread: PhantomData }
     }
 }
 

@@ -4,11 +4,11 @@ use std::ffi::c_void;
 use std::marker::PhantomData;
 use std::ptr;
 
-use cudarc::driver::sys::{CUgraphNode, CUstream, CUstream_flags, CUstreamCaptureStatus};
 use msda::Result;
 
 use super::api;
 use super::check::check;
+use super::types::{CUgraphNode, CUstream};
 use super::{Device, Event};
 
 /// A stream that does not wait for the default stream and is not destroyed when dropped.
@@ -24,9 +24,10 @@ impl RawStream {
     /// A stream of the context that is current.
     pub(super) fn new() -> Result<Self> {
         let mut raw = ptr::null_mut();
-        let flags = CUstream_flags::CU_STREAM_NON_BLOCKING as u32;
+        /// The stream does not wait for the default stream.
+        const NON_BLOCKING: u32 = 1;
         // SAFETY: a context is current; `raw` is valid to write.
-        check("cuStreamCreate", unsafe { api::cuStreamCreate(&mut raw, flags) })?;
+        check("cuStreamCreate", unsafe { api::cuStreamCreate(&mut raw, NON_BLOCKING) })?;
         Ok(Self(raw))
     }
 
@@ -124,7 +125,7 @@ impl<'a> StreamHandle<'a> {
         let mut status = 0;
         // SAFETY: the stream lives; `status` is valid to write.
         check("cuStreamIsCapturing", unsafe { api::cuStreamIsCapturing(self.raw, &mut status) })?;
-        Ok(status != CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE as u32)
+        Ok(status != 0)
     }
 
     /// The work that the next work in a capture will wait for. The stream captures a graph.

@@ -296,9 +296,8 @@ fn graphs_are_captured_and_run() {
 /// Captures on a stream in the mode that forbids most to every thread: the default of torch and of
 /// CUDA's samples.
 fn global_capture(stream: &Stream, work: impl FnOnce()) -> Graph {
-    use cudarc::driver::sys::CUstreamCaptureMode;
-    let mode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_GLOBAL;
-    Graph::capture_in(stream, mode, |_| {
+    const GLOBAL: u32 = 0;
+    Graph::capture_in(stream, GLOBAL, |_| {
         work();
         Ok(())
     })
