@@ -135,7 +135,7 @@ pub fn run(options: &Options, registry: &Registry, progress: &mut dyn Progress) 
     for (workload, plan) in workloads.iter().zip(&plans) {
         bench.measure(workload, plan)?;
     }
-    let record = Record { created: machine::now(), ..bench.record };
+    let record = Record { created: Record::now(), ..bench.record };
     if record.measurements.is_empty() {
         let why = record.skipped.iter().map(|s| format!("{}: {}", s.what, s.why)).collect::<Vec<_>>();
         bail!("nothing was measured\n{}\nhint: `msda doctor` shows what is missing", why.join("\n"));

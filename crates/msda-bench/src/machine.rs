@@ -1,4 +1,4 @@
-//! This computer: its processor, memory, GPU and load; and the current time.
+//! This computer: its processor, memory, GPU and load.
 
 use msda::Isa;
 
@@ -61,11 +61,6 @@ fn load(cores: usize) -> Option<Load> {
 fn load_of(average: f64, cores: usize) -> Load {
     let per_core = average / cores.max(1) as f64;
     Load { per_core: (per_core * 100.0).round() / 100.0, busy: per_core > BUSY }
-}
-
-/// Now, in UTC, as `2026-11-15T12:34:56Z`.
-pub fn now() -> String {
-    humantime::format_rfc3339_seconds(std::time::SystemTime::now()).to_string()
 }
 
 #[cfg(test)]

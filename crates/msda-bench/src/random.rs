@@ -7,7 +7,6 @@ use msda::rng::Rng;
 
 use crate::record::{Measurement, Record};
 use crate::timing::summarize;
-use crate::workload::Workload;
 
 /// Problems with the same channels, points and types: a kernel is compiled for these, so that few
 /// kernels serve many problems.
@@ -33,14 +32,14 @@ pub struct Entry<'a> {
     pub nearest: Option<&'a Measurement>,
 }
 
-/// The workload called `random-SEED-NUMBER`; none for another name.
-pub fn named(name: &str) -> Option<Result<Workload>> {
+/// The text of the workload called `random-SEED-NUMBER`; none for another name.
+pub fn named(name: &str) -> Option<String> {
     let (seed, number) = name.strip_prefix("random-")?.split_once('-')?;
     Some(draw(seed.parse().ok()?, number.parse().ok()?))
 }
 
 /// The problem with a number. It depends on the seed and the number alone.
-fn draw(seed: u64, number: usize) -> Result<Workload> {
+fn draw(seed: u64, number: usize) -> String {
     const CHANNELS: [usize; 22] =
         [1, 3, 8, 16, 16, 20, 24, 32, 32, 32, 32, 33, 36, 40, 48, 64, 64, 80, 96, 100, 128, 256];
     const POINTS: [&[usize]; 12] = [
@@ -90,14 +89,13 @@ fn draw(seed: u64, number: usize) -> Result<Workload> {
         }
     };
     let queries = queries.map_or("\"positions\"".into(), |n| n.to_string());
-    let text = format!(
+    format!(
         "about = \"random problem {number} of seed {seed}\"\nbatch = {batch}\nqueries = {queries}\n\
          heads = {heads}\nchannels = {channels}\nlevels = {levels:?}\npoints = {points:?}\n\
          dtypes = [\"{dtype}\"]\ncoordinates = \"{coordinates}\"\n\
          [locations]\nkind = \"reference\"\nreferences = \"{references}\"\nseed = {}\n",
         number + 1
-    );
-    Workload::parse(&format!("random-{seed}-{number}"), &text)
+    )
 }
 
 /// The names of the first problems of a seed.
@@ -105,13 +103,11 @@ pub fn names(seed: u64, count: usize) -> Vec<String> {
     (0..count).map(|number| format!("random-{seed}-{number}")).collect()
 }
 
-/// The measurements of a record of random problems, the slowest per gathered byte first.
-pub fn entries(record: &Record) -> Result<Vec<Entry<'_>>> {
-    let mut places = Vec::new();
-    for m in &record.measurements {
-        let problem = Workload::find(&m.workload)?.problem(m.dtype.parse()?)?;
-        places.push(place(&problem, m.work.gathered_bytes));
-    }
+/// The measurements of a record of random problems, the slowest per gathered byte first. `problem`
+/// finds the problem of a measurement.
+pub fn entries(record: &Record, problem: impl Fn(&Measurement) -> Result<Problem>) -> Result<Vec<Entry<'_>>> {
+    let place = |m: &Measurement| Ok(place(&problem(m)?, m.work.gathered_bytes));
+    let places = record.measurements.iter().map(place).collect::<Result<Vec<_>>>()?;
     let per_byte = |m: &Measurement| m.time.median * 1e9 / m.work.gathered_bytes.max(1.0);
     let mut entries = Vec::new();
     for (m, here) in record.measurements.iter().zip(&places) {
@@ -160,6 +156,7 @@ mod tests {
     use super::*;
     use crate::bench::{self, Silent};
     use crate::engines::Registry;
+    use crate::workload::Workload;
 
     #[test]
     fn problems_depend_on_seed_and_number_alone_and_are_bounded() {
@@ -174,7 +171,7 @@ mod tests {
             kinds.insert(format!("{} {:?} {:?}", p.channels(), p.points(), p.types()));
         }
         assert!((KINDS / 2..=KINDS).contains(&kinds.len()), "{}", kinds.len());
-        assert_ne!(draw(7, 0).unwrap().about, draw(8, 0).unwrap().about);
+        assert_ne!(draw(7, 0), draw(8, 0));
         for wrong in ["random", "random-7", "random-x-1", "random-1-x", "random-1-2-3"] {
             assert!(Workload::find(wrong).is_err(), "{wrong}");
         }
@@ -191,7 +188,8 @@ mod tests {
         }
         record.measurements[5].time.median *= 10.0;
         let slow = record.measurements[5].workload.clone();
-        let entries = entries(&record).unwrap();
+        let problem = |m: &Measurement| Workload::find(&m.workload)?.problem(m.dtype.parse()?);
+        let entries = entries(&record, problem).unwrap();
         assert_eq!((entries.len(), &entries[0].measurement.workload), (16, &slow));
         assert!((entries[0].per_byte - 10.0).abs() < 1e-9 && entries[0].nearest.is_some());
         assert!((entries[0].ratio.unwrap() - 10.0).abs() < 1e-9);

@@ -2,6 +2,7 @@
 
 use std::fmt::{self, Display, Formatter};
 use std::path::{Path, PathBuf};
+use std::time::SystemTime;
 
 use anyhow::{Context, Result, anyhow, bail};
 use serde::{Deserialize, Serialize};
@@ -288,7 +289,7 @@ impl Record {
     pub fn new(command: &str, machine: Machine) -> Self {
         Self {
             schema: SCHEMA,
-            created: crate::machine::now(),
+            created: Self::now(),
             version: env!("CARGO_PKG_VERSION").into(),
             command: command.into(),
             machine,
@@ -297,6 +298,11 @@ impl Record {
             figures: Vec::new(),
             skipped: Vec::new(),
         }
+    }
+
+    /// The current time, in UTC: `2026-11-15T12:34:56Z`.
+    pub fn now() -> String {
+        humantime::format_rfc3339_seconds(SystemTime::now()).to_string()
     }
 
     /// Reads a record.

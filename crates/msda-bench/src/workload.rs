@@ -124,8 +124,8 @@ impl Workload {
         if let Some((name, text)) = BUILT_IN.iter().find(|(n, _)| *n == name) {
             return Self::parse(name, text);
         }
-        if let Some(workload) = crate::random::named(name) {
-            return workload;
+        if let Some(text) = crate::random::named(name) {
+            return Self::parse(name, &text);
         }
         let path = Path::new(name);
         if path.extension().is_some_and(|e| e == "toml") {

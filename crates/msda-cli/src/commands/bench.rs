@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use anyhow::{Result, ensure};
 use msda::Dtype;
 use msda_bench::engines::{Plain, Registry};
-use msda_bench::record::Device;
+use msda_bench::record::{Device, Measurement};
 use msda_bench::report::number::{figure, times};
 use msda_bench::report::{Kind, Table};
 use msda_bench::terminal::{Bar, finish, make_folder, note, print, save, screen, typed};
@@ -98,7 +98,8 @@ pub(crate) fn main(args: Args) -> Result<()> {
     if args.json {
         print(&serde_json::to_string_pretty(&record)?)?;
     } else {
-        print(&random_table(&random::entries(&record)?))?;
+        let problem = |m: &Measurement| Workload::find(&m.workload)?.problem(m.dtype.parse()?);
+        print(&random_table(&random::entries(&record, problem)?))?;
     }
     note(format_args!("record: {}", path.display()));
     let failed = record.skipped.len();
