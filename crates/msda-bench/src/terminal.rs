@@ -162,7 +162,7 @@ pub fn finish(record: Record, extensions: &Extensions, out: &Path, json: bool) -
         return print(&serde_json::to_string_pretty(&records[0])?);
     }
     let screen = screen();
-    print(&screen.tables(&records))?;
+    print(&report::terminal(&records, screen))?;
     let mut sentences = report::summary(&records).split_off(1);
     sentences.push(format!("Report: {}. Record: {}.", html.display(), path.display()));
     sentences.extend(report::advice(&records[0]));
@@ -202,16 +202,12 @@ pub fn report(
     out: Option<&Path>,
     printed: Printed,
 ) -> Result<()> {
-    let records: Vec<Record> = sources(places)?.into_iter().map(|s| s.record).collect();
-    if records.is_empty() {
-        let places: Vec<String> = places.iter().map(|p| p.display().to_string()).collect();
-        bail!("report: got no JSON file in {}, expected a record", places.join(", "));
-    }
+    let records = load(places)?;
     let written = out.map(|out| report::write(&records, extensions, out)).transpose()?;
     match (printed, written) {
         (Printed::Json, _) => print(&serde_json::to_string_pretty(&records)?),
         (Printed::Markdown, _) => print(&report::markdown(&records, extensions)?),
-        (Printed::Tables, None) => print(&report::terminal(&records, color())),
+        (Printed::Tables, None) => print(&report::terminal(&records, screen())),
         (Printed::Tables, Some(written)) => {
             let mut lines = report::summary(&records);
             lines.truncate(SUMMARY);
@@ -219,6 +215,20 @@ pub fn report(
             print(&lines.join("\n"))
         }
     }
+}
+
+/// Draws the comparisons of records into an SVG file.
+pub fn picture(places: &[PathBuf], path: &Path) -> Result<()> {
+    std::fs::write(path, report::picture(&load(places)?)?).map_err(|why| cannot("write", path, why))
+}
+
+fn load(places: &[PathBuf]) -> Result<Vec<Record>> {
+    let records: Vec<Record> = sources(places)?.into_iter().map(|s| s.record).collect();
+    if records.is_empty() {
+        let places: Vec<String> = places.iter().map(|p| p.display().to_string()).collect();
+        bail!("report: got no JSON file in {}, expected a record", places.join(", "));
+    }
+    Ok(records)
 }
 
 /// The largest number of lines before the paths.

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use msda_bench::record::{Device, Pass, Record, Source, sources};
-use msda_bench::report::{html, markdown, terminal};
+use msda_bench::report::{Screen, html, markdown, terminal};
 
 fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../records")
@@ -24,7 +24,7 @@ fn every_record_loads_and_makes_a_small_report() {
         let records = [record];
         let page = html(&records, &[]).unwrap();
         assert!(page.len() < 16_000 + text.len(), "{label}: {} bytes", page.len());
-        for report in [page, markdown(&records, &[]).unwrap(), terminal(&records, false)] {
+        for report in [page, markdown(&records, &[]).unwrap(), terminal(&records, Screen::default())] {
             assert!(pass.is_none_or(|pass| report.to_lowercase().contains(pass)), "{label}");
         }
     }

@@ -117,7 +117,7 @@ fn bench_measures_writes_and_reports() {
     let args = ["bench", "--quick", "--workload", "small", "--engine", "cpu", "--engine", "cpu-portable"];
     let (said, noted) = msda.both(&args);
     assert!(
-        said.contains("small forward") && said.contains("over plain") && !said.contains("base "),
+        said.contains("small forward") && said.contains("over msda") && !said.contains("base "),
         "{said}"
     );
     // In a pipe: no escape sequences, and no progress bar.
@@ -319,6 +319,10 @@ fn report_takes_folders_and_writes_a_page() {
     assert!(said.contains("NVIDIA H200, forward, f16: ") && said.contains("report.html"), "{said}");
     assert!((3..=6).contains(&said.lines().count()), "{said}");
     assert!(msda.read("out/report.html").contains("<h2>Measurements</h2>"));
+    let record = records.join("2026-11-18-peers-detr-encoder.json");
+    msda.ok(&["report", record.to_str().unwrap(), "--picture", "times.svg"]);
+    assert!(msda.read("times.svg").starts_with("<svg xmlns="));
+    msda.fails(2, &["report", "x.json", "--picture", "a.svg", "--markdown"], &["cannot be used"]);
     assert!(msda.read("out/report.md").contains("\n## Measurements\n"));
     std::fs::create_dir(msda.at("empty")).unwrap();
     msda.fails(1, &["report", "empty"], &["got no JSON file"]);

@@ -1,6 +1,8 @@
 //! Ours against other implementations: the same workload, pass, dtype, threads and cache state, in
 //! one run.
 
+use std::cmp::Reverse;
+
 use super::group::{Setting, is_own, is_pinned, is_torch, positive};
 use super::{by_key, names};
 use crate::record::{Device, Measurement, Pass, Record};
@@ -110,15 +112,9 @@ pub(super) fn comparisons(run: &Record) -> Vec<Comparison<'_>> {
         let same = |m: &&Measurement| {
             !is_own(&m.engine) && !is_pinned(&m.engine) && m.engine != "oracle" && key(m) == key(ours)
         };
-        let other = |m: &'_ Measurement| m.time.median / ours.time.median;
-        let mut others: Vec<Other<'_>> = run
-            .measurements
-            .iter()
-            .filter(timed)
-            .filter(same)
-            .map(|m| Other { measured: m, verdict: verdict(run, m), ratio: other(m) })
-            .filter(|o| positive(o.ratio).is_some())
-            .collect();
+        let other = |m| Other { measured: m, verdict: verdict(run, m), ratio: ratio(m, ours) };
+        let others = run.measurements.iter().filter(timed).filter(same).map(other);
+        let mut others: Vec<Other<'_>> = others.filter(|o| positive(o.ratio).is_some()).collect();
         others.sort_by_key(|o| names::order(&o.measured.engine));
         if !others.is_empty() {
             all.push(Comparison { run, ours, others });
@@ -127,41 +123,20 @@ pub(super) fn comparisons(run: &Record) -> Vec<Comparison<'_>> {
     all
 }
 
+fn ratio(m: &Measurement, ours: &Measurement) -> f64 {
+    m.time.median / ours.time.median
+}
+
 /// What measurements share that are compared.
 fn key(m: &Measurement) -> (&str, &str, Pass, &str, usize, Setting) {
     (&m.workload, &m.problem, m.pass, &m.dtype, m.threads, Setting::of(m))
 }
 
-/// Comparisons as charts: the GPU before the processor, forward before backward, f16 before f32 on
-/// a GPU.
-pub(super) fn panels<'a>(all: impl Iterator<Item = Comparison<'a>>) -> Vec<Panel<'a>> {
-    let key = |c: &Comparison<'a>| {
-        let m = c.ours;
-        (names::processor(c.run, m.device), Setting::of(m), m.pass, m.dtype.as_str(), m.threads)
-    };
-    let panel = |((processor, setting, pass, dtype, threads), rows)| Panel {
-        processor,
-        setting,
-        pass,
-        dtype,
-        threads,
-        rows,
-    };
-    let mut panels: Vec<Panel<'a>> = by_key(all, key).into_iter().map(panel).collect();
-    let dtype = |p: &Panel<'_>| match (p.setting.device, p.dtype) {
-        (Device::Cuda, "f16") | (Device::Cpu, "f32") => 0,
-        _ => 1 + super::dtype_order(p.dtype).0,
-    };
-    panels.sort_by(|a, b| {
-        let place = |p: &Panel<'_>| std::cmp::Reverse((p.setting.device, p.threads));
-        (place(a), &a.processor, a.pass, dtype(a)).cmp(&(place(b), &b.processor, b.pass, dtype(b)))
-    });
-    panels
-}
-
 /// The comparisons that the headline is about: workloads of models, or all if there is none of a
 /// model. A workload that several runs compare comes from the run with most other implementations,
 /// and of these from the newest. On a processor only the largest number of threads counts.
+///
+/// The GPU comes before the processor, forward before backward, and f16 before f32 on a GPU.
 pub(super) fn headline<'a>(records: &'a [Record]) -> Vec<Panel<'a>> {
     let mut all: Vec<_> = records.iter().flat_map(comparisons).filter(|c| c.fastest().is_some()).collect();
     if all.iter().any(|c| is_model(&c.ours.workload)) {
@@ -177,8 +152,29 @@ pub(super) fn headline<'a>(records: &'a [Record]) -> Vec<Panel<'a>> {
     let mut best: Vec<Comparison<'_>> = by_key(all, same).into_iter().filter_map(most).collect();
     let order = |c: &Comparison<'_>| {
         let model = MODELS.iter().position(|model| c.ours.workload.starts_with(model));
-        (model, std::cmp::Reverse(c.ours.workload.clone()))
+        (model, Reverse(c.ours.workload.clone()))
     };
     best.sort_by_key(order);
-    panels(best.into_iter())
+
+    let key = |c: &Comparison<'a>| {
+        let m = c.ours;
+        (names::processor(c.run, m.device), Setting::of(m), m.pass, m.dtype.as_str(), m.threads)
+    };
+    let panel = |((processor, setting, pass, dtype, threads), rows)| Panel {
+        processor,
+        setting,
+        pass,
+        dtype,
+        threads,
+        rows,
+    };
+    let mut panels: Vec<Panel<'a>> = by_key(best, key).into_iter().map(panel).collect();
+    let dtype = |p: &Panel<'_>| match (p.setting.device, p.dtype) {
+        (Device::Cuda, "f16") | (Device::Cpu, "f32") => 0,
+        _ => 1 + super::dtype_order(p.dtype).0,
+    };
+    let place =
+        |p: &Panel<'a>| (Reverse((p.setting.device, p.threads)), p.processor.clone(), p.pass, dtype(p));
+    panels.sort_by_key(place);
+    panels
 }

@@ -2,7 +2,6 @@
 
 use super::number::{NONE, figure, short};
 use super::{Extensions, by_key, distinct};
-use crate::engines;
 use crate::record::{Device, Measurement, Pass, Record};
 
 /// The measurements of one workload, setting and pass in one run.
@@ -49,22 +48,16 @@ pub(super) fn is_torch(engine: &str) -> bool {
     engine == "torch" || engine.starts_with("torch-")
 }
 
-/// Whether an engine is the plain loop that others are compared with.
-pub(super) fn is_plain(engine: &str) -> bool {
-    engine == engines::Plain::NAME
-}
-
 /// Whether an engine is ours and chooses its kernel itself.
 pub(super) fn is_own(engine: &str) -> bool {
-    let ours = engine == "cpu" || engine.starts_with("cpu-") || engines::is_cuda(engine);
-    ours && !is_pinned(engine)
+    let (family, _) = engine.split_once(['-', '@']).unwrap_or((engine, ""));
+    ["cpu", "cuda"].contains(&family) && !engine.contains(':')
 }
 
 /// Whether an engine is one of our kernels, selected by name or by an option that changes what it
 /// computes.
 pub(super) fn is_pinned(engine: &str) -> bool {
-    let kernel = engine.strip_prefix("cuda").and_then(|rest| rest.split_once(':'));
-    kernel.is_some_and(|(_, kernel)| !["half", "fixed"].contains(&kernel))
+    engine.starts_with("cuda") && engine.contains(':')
 }
 
 /// The position of a type in lists; known types come first.

@@ -2,39 +2,33 @@
 
 pub mod chart;
 mod compare;
+mod escape;
 mod group;
-mod html;
 pub mod known;
 mod names;
 pub mod number;
 pub mod page;
 pub mod pivot;
-mod screen;
 mod sections;
-pub mod svg;
 mod table;
 mod words;
 
 use std::path::{Path, PathBuf};
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 
 use crate::files::cannot;
-use crate::record::{Ceiling, Record};
+use crate::record::Record;
 
 pub use group::{Setting, dtype_order, positive};
-pub use screen::{Screen, terminal};
-pub use table::{Cell, Kind, Table, USUAL_WIDTH, beside, wrap};
+pub use page::Screen;
+pub use table::{Kind, Table, USUAL_WIDTH, beside, wrap};
 
 /// A crate that adds to the report.
 pub trait Extension {
     /// Whether its sections show the measurements of this engine, so that other tables leave them
     /// out.
     fn shows(&self, engine: &str) -> bool;
-
-    /// More ceilings of a machine's GPU. `machine` is the name that [`known::machine`] gives. Names
-    /// that begin with `fma` are arithmetic rates in GFLOP/s.
-    fn ceilings(&self, records: &[Record], machine: &str) -> Vec<Ceiling>;
 
     /// Its sections, which come last. The records are sorted, newest first.
     fn sections(&self, records: &[Record]) -> Result<Vec<page::Section>>;
@@ -47,12 +41,33 @@ const TITLE: &str = "msda: multi-scale deformable attention, measured";
 
 /// The report as one HTML file.
 pub fn html(records: &[Record], extensions: &Extensions) -> Result<String> {
-    Ok(html::html(&sections::page(records, extensions)?))
+    Ok(sections::page(records, extensions)?.html())
 }
 
 /// The report as Markdown.
 pub fn markdown(records: &[Record], extensions: &Extensions) -> Result<String> {
-    Ok(page::markdown(&sections::page(records, extensions)?))
+    Ok(sections::page(records, extensions)?.markdown())
+}
+
+/// Records as text of this width.
+pub fn terminal(records: &[Record], screen: Screen) -> String {
+    if records.is_empty() {
+        return "no records\n".into();
+    }
+    records.iter().map(|record| screen.text(&sections::alone(record))).collect::<Vec<_>>().join("\n")
+}
+
+/// A picture of the headline's comparisons as an SVG file; an error if there is none.
+pub fn picture(records: &[Record]) -> Result<String> {
+    let mut charts = sections::charts(records);
+    ensure!(!charts.is_empty(), "picture: got no workload beside another implementation in one run");
+    let machines = distinct(records.iter().map(known::machine)).join("; ");
+    let title = format!("{machines}: median times; 2.00x is twice the time of msda");
+    let row = [title.as_str(), ""].map(|title| chart::Chart { title: title.into(), bars: Vec::new() });
+    charts.splice(..0, row);
+    let svg = chart::svg(&charts, 2, "Times of msda and of other implementations");
+    let file = "<svg xmlns=\"http://www.w3.org/2000/svg\" color=\"#1b1f24\" style=\"background: #ffffff\" ";
+    Ok(svg.replacen("<svg ", file, 1))
 }
 
 /// The headlines of the report, one per line, after a line that counts runs and machines.
@@ -87,15 +102,10 @@ pub fn write(records: &[Record], extensions: &Extensions, folder: &Path) -> Resu
     let page = sections::page(records, extensions)?;
     std::fs::create_dir_all(folder).map_err(|why| cannot("write", folder, why))?;
     let paths = ["report.html", "report.md"].map(|name| folder.join(name));
-    for (path, text) in paths.iter().zip([html::html(&page), page::markdown(&page)]) {
+    for (path, text) in paths.iter().zip([page.html(), page.markdown()]) {
         std::fs::write(path, text).map_err(|why| cannot("write", path, why))?;
     }
     Ok(paths)
-}
-
-/// The text on one line, without control characters.
-fn plain(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
 }
 
 /// Each item once, in the order in which they come.
@@ -120,9 +130,4 @@ pub fn by_key<T, K: PartialEq>(all: impl IntoIterator<Item = T>, key: impl Fn(&T
         }
     }
     groups
-}
-
-/// Applies a function to each line of a text and joins the lines.
-fn by_line(text: &str, join: &str, each: impl Fn(&str) -> String) -> String {
-    text.lines().map(each).collect::<Vec<_>>().join(join)
 }

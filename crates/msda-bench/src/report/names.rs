@@ -1,41 +1,40 @@
-//! Display names of engines and machines, and the marks of engines in plots.
+//! Display names of engines and machines.
 
-use super::chart::Mark;
 use super::group::{is_own, is_pinned, is_torch};
 use super::number::count;
-use super::svg::Shape;
-use crate::engines::{Plain, peers};
 use crate::record::{Device, Machine, Record};
 
-/// Other implementations: engine, name, class and shape of the mark. The order is that of legends.
-const OTHERS: [(&str, &str, &str, Shape); 10] = [
-    ("peer:dcnv4-safe", "FlashDeformAttn", "k k4", Shape::Square),
-    ("peer:dcnv4", "FlashDeformAttn, as published", "k k4 hollow", Shape::Square),
-    ("peer:triton", "msda-triton", "k k1", Shape::Triangle),
-    ("peer:triton-query-block", "query-block Triton", "k k5", Shape::Triangle),
-    ("peer:mmcv", "mmcv", "k k2", Shape::Diamond),
-    ("peer:original", "original", "k k3", Shape::Circle),
-    ("peer:hub", "transformers", "k k5", Shape::Diamond),
-    (Plain::NAME, "plain loop", "k kt hollow", Shape::Diamond),
-    ("torch-cuda", "torch", "k kt", Shape::Circle),
-    ("torch", "torch", "k kt", Shape::Circle),
+/// Other implementations: engine and name, in the order of charts.
+const OTHERS: [(&str, &str); 10] = [
+    ("peer:dcnv4-safe", "FlashDeformAttn"),
+    ("peer:dcnv4", "FlashDeformAttn, as published"),
+    ("peer:triton", "msda-triton"),
+    ("peer:triton-query-block", "query-block Triton"),
+    ("peer:mmcv", "mmcv"),
+    ("peer:original", "original"),
+    ("peer:hub", "transformers"),
+    (PLAIN, "plain loop"),
+    ("torch-cuda", "torch"),
+    ("torch", "torch"),
 ];
+
+const PLAIN: &str = "plain";
 
 /// The display name of an engine.
 pub(super) fn engine(name: &str) -> String {
     match OTHERS.iter().find(|other| other.0 == name) {
         Some(other) => other.1.into(),
-        None => name.strip_prefix(peers::PREFIX).unwrap_or(name).into(),
+        None => name.strip_prefix("peer:").unwrap_or(name).into(),
     }
 }
 
 /// The implementation that an engine runs, however it is launched.
 pub(super) fn implementation(name: &str) -> String {
-    let article = if name == Plain::NAME { "a " } else { "" };
+    let article = if name == PLAIN { "a " } else { "" };
     format!("{article}{}", engine(name).trim_end_matches(", as published"))
 }
 
-/// The position of an engine in legends and columns: ours, pinned kernels, others, torch.
+/// The position of an engine in charts and lists: ours, pinned kernels, others, torch.
 pub(super) fn order(name: &str) -> (usize, usize) {
     let known = OTHERS.iter().position(|other| other.0 == name);
     match known {
@@ -45,16 +44,6 @@ pub(super) fn order(name: &str) -> (usize, usize) {
         Some(at) => (2, at),
         None => (3, 0),
     }
-}
-
-/// A mark with the class, the shape and the position of an engine.
-pub(super) fn mark(name: &str) -> Mark {
-    let (class, shape) = match OTHERS.iter().find(|other| other.0 == name) {
-        Some(other) => (other.2, other.3),
-        None if is_own(name) => ("k k0", Shape::Circle),
-        None => ("k kt hollow", Shape::Diamond),
-    };
-    Mark { class, shape, order: order(name), ..Mark::default() }
 }
 
 /// The kind of a device, in capitals.

@@ -3,6 +3,9 @@
 /// The text of a value that is missing or not finite.
 pub const NONE: &str = "-";
 
+/// In place of the time of a wrong result.
+pub(super) const FAILED: &str = "failed check";
+
 /// A number rounded to `digits` significant figures, without an exponent in the range people read.
 fn rounded(value: f64, digits: i32, range: std::ops::RangeInclusive<i32>) -> String {
     if !value.is_finite() {
@@ -34,11 +37,6 @@ pub fn maybe(value: Option<f64>) -> String {
 /// A ratio: `1.23x`.
 pub fn times(value: Option<f64>) -> String {
     value.map_or(NONE.into(), |v| format!("{}x", figure(v)))
-}
-
-/// A ratio with two significant figures: `1.2x`, `44x`.
-pub(super) fn times_short(value: f64) -> String {
-    format!("{}x", short(value))
 }
 
 /// A share in percent: `71%`, `0.42%`.

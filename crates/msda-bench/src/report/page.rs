@@ -1,16 +1,11 @@
-//! The content of a report: Markdown and plots. `report.md` has tables in place of the plots; the
-//! page is made from the same Markdown.
+//! The content of a report, and its three forms: a page of HTML without network and script,
+//! Markdown, and text for a terminal. All have the same tables; the page has charts too.
 
-use super::chart::Plots;
-use super::{TITLE, by_line, plain};
-
-/// A whole report.
-pub(super) struct Page {
-    /// The part before the first section: what the records show.
-    pub answer: Vec<Part>,
-    /// The sections, in order.
-    pub sections: Vec<Section>,
-}
+use super::TITLE;
+use super::chart::{Chart, svg};
+use super::escape::{by_line, escape, html_escape, plain};
+use super::pivot::SPREAD;
+use super::table::{self, Table, USUAL_WIDTH, beside, wrap};
 
 /// A section of the report.
 pub struct Section {
@@ -24,56 +19,171 @@ pub struct Section {
 
 /// A part of a section.
 pub enum Part {
-    /// Markdown.
-    Text(String),
-    /// Plots with their legend.
-    Plots(Plots),
+    /// A title inside a section.
+    Heading(String),
+    /// A remark.
+    Note(String),
+    /// A command line.
+    Command(String),
+    /// Items: a few words, and what follows them.
+    List(Vec<(String, String)>),
+    /// Things that no record has, and the commands that measure them.
+    Missing(Vec<(String, String)>),
+    /// A table.
+    Table(Table),
+    /// Charts. Only the page shows them; tables have the same numbers.
+    Charts(Vec<Chart>),
+    /// Parts that a click opens: title, detail, whether they are open at first, and content.
+    Fold(String, String, bool, Vec<Part>),
+}
+
+impl From<Table> for Part {
+    fn from(table: Table) -> Self {
+        Self::Table(table)
+    }
 }
 
 impl Part {
-    /// A title inside a section: 3 is the highest level.
-    pub fn heading(level: usize, title: &str) -> Self {
-        Self::Text(format!("{} {}\n", "#".repeat(level), escape(title)))
-    }
-
     /// A remark.
     pub fn note(text: &str) -> Self {
-        Self::Text(format!("> {}\n", escape(text)))
+        Self::Note(text.into())
     }
 
-    /// A command line. It is indented, so that no text of it can end the block.
+    /// A command line.
     pub fn command(text: &str) -> Self {
-        Self::Text(by_line(text, "\n", |line| format!("    {}", plain(line))) + "\n")
-    }
-
-    /// A list of items in Markdown.
-    pub fn list(items: impl IntoIterator<Item = String>) -> Self {
-        Self::Text(items.into_iter().map(|item| format!("- {item}\n")).collect())
+        Self::Command(text.into())
     }
 
     /// Findings: a few words each, and the evidence.
     pub fn findings(all: &[(String, String)]) -> Self {
-        Self::list(all.iter().map(|(lead, text)| bold(lead, text)))
+        Self::List(all.to_vec())
     }
 
     /// Things that no record has, and the commands that measure them.
     pub fn missing(all: &[(String, String)]) -> Self {
-        // A command that could end the code, or is markup itself, is written as text.
-        let code = |text: &str| match text.contains(['`', '<']) {
-            true => escape(text),
-            false => format!("`{}`", plain(text)),
-        };
-        let item =
-            |what: &str, command| format!("Not measured: {}. {} measures it.", escape(what), code(command));
-        Self::list(all.iter().map(|(what, command)| item(what, command)))
+        Self::Missing(all.to_vec())
     }
+
+    fn html(&self) -> String {
+        match self {
+            Self::Heading(text) => format!("<h3>{}</h3>\n", html_escape(text)),
+            Self::Note(text) => format!("<p>{}</p>\n", html_escape(text)),
+            Self::Command(text) => {
+                format!("<pre><code>{}</code></pre>\n", by_line(text, "\n", html_escape))
+            }
+            Self::List(all) => list(all, |(lead, text)| {
+                let colon = if text.is_empty() { "" } else { ": " };
+                let text = by_line(text, "<br>", html_escape);
+                format!("<li><strong>{}</strong>{colon}{text}</li>\n", html_escape(lead))
+            }),
+            Self::Missing(all) => list(all, |(what, command)| {
+                let (what, command) = (html_escape(what), html_escape(command));
+                format!("<li>Not measured: {what}. <code>{command}</code> measures it.</li>\n")
+            }),
+            Self::Table(table) => table.html(),
+            Self::Charts(charts) => {
+                let figure = |chart: &Chart| {
+                    let names: Vec<&str> = chart.bars.iter().map(|bar| bar.name.as_str()).collect();
+                    let about = format!("{}: {}", chart.title, names.join(", "));
+                    format!("<figure>{}</figure>\n", svg(std::slice::from_ref(chart), 1, &about))
+                };
+                format!("<div class=\"charts\">\n{}</div>\n", charts.iter().map(figure).collect::<String>())
+            }
+            Self::Fold(title, detail, open, parts) => details(title, detail, *open, &html_of(parts)),
+        }
+    }
+
+    fn markdown(&self) -> String {
+        match self {
+            Self::Heading(text) => format!("### {}\n", escape(text)),
+            Self::Note(text) => format!("> {}\n", escape(text)),
+            // Indented, so that no text of it can end the block.
+            Self::Command(text) => by_line(text, "\n", |line| format!("    {}", plain(line))) + "\n",
+            Self::List(all) => list_of(all, |(lead, text)| {
+                let colon = if text.is_empty() { "" } else { ": " };
+                format!("**{}**{colon}{}", escape(lead), by_line(text, "<br>", escape))
+            }),
+            // A command that could end the code, or is markup itself, is written as text.
+            Self::Missing(all) => list_of(all, |(what, command)| {
+                let command = match command.contains(['`', '<']) {
+                    true => escape(command),
+                    false => format!("`{}`", plain(command)),
+                };
+                format!("Not measured: {}. {command} measures it.", escape(what))
+            }),
+            Self::Table(table) => table.markdown(),
+            Self::Charts(_) => String::new(),
+            Self::Fold(title, detail, open, parts) => {
+                details(title, detail, *open, &format!("\n{}\n", markdown_of(parts)))
+            }
+        }
+    }
+
+    fn text(&self, screen: Screen) -> String {
+        let Screen { width, color } = screen;
+        let item = |(lead, text): &(String, String)| {
+            let mut lines = text.lines();
+            let first = match lines.next() {
+                Some(line) => format!("{lead}: {line}"),
+                None => lead.clone(),
+            };
+            let rest: String = lines.map(|line| beside("  ", &plain(line), width)).collect();
+            wrap(&plain(&first), width, 2) + &rest
+        };
+        match self {
+            Self::Heading(text) => table::bold(&plain(text), width, color),
+            Self::Note(text) => wrap(&plain(text), width, 0),
+            Self::Command(text) => plain(text) + "\n",
+            Self::List(all) => all.iter().map(item).collect(),
+            Self::Missing(all) => all.iter().map(item).collect(),
+            Self::Table(table) => {
+                let mut out = format!("{}{}", table.text(width, color), table.legend(width, "\n"));
+                let dropped = table.dropped(width);
+                let named: Vec<&str> = dropped
+                    .iter()
+                    .filter(|(_, rank)| *rank < SPREAD)
+                    .map(|(title, _)| title.as_str())
+                    .collect();
+                if !named.is_empty() {
+                    out += &wrap(&format!("too wide to show: {}", named.join(", ")), width, 0);
+                }
+                out
+            }
+            Self::Charts(_) => String::new(),
+            Self::Fold(title, _, _, parts) => {
+                format!("\n{}{}", table::bold(&plain(title), width, color), screen.text(parts))
+            }
+        }
+    }
+}
+
+fn list(all: &[(String, String)], item: impl Fn(&(String, String)) -> String) -> String {
+    format!("<ul>\n{}</ul>\n", all.iter().map(item).collect::<String>())
+}
+
+fn list_of(all: &[(String, String)], item: impl Fn(&(String, String)) -> String) -> String {
+    all.iter().map(|pair| format!("- {}\n", item(pair))).collect()
+}
+
+fn details(title: &str, detail: &str, open: bool, inside: &str) -> String {
+    let open = if open { " open" } else { "" };
+    let detail =
+        if detail.is_empty() { String::new() } else { format!(" <small>{}</small>", html_escape(detail)) };
+    format!("<details{open}>\n<summary>{}{detail}</summary>\n{inside}</details>\n", html_escape(title))
+}
+
+fn html_of(parts: &[Part]) -> String {
+    parts.iter().map(Part::html).collect()
+}
+
+fn markdown_of(parts: &[Part]) -> String {
+    let texts = parts.iter().map(Part::markdown).filter(|text| !text.is_empty());
+    texts.collect::<Vec<_>>().join("\n")
 }
 
 /// Parts that a click opens.
 pub fn fold(title: &str, detail: &str, open: bool, parts: Vec<Part>) -> Vec<Part> {
-    let open = if open { " open" } else { "" };
-    let head = format!("<details{open}>\n<summary>{}{}</summary>\n", html_escape(title), small(detail));
-    [Part::Text(head)].into_iter().chain(parts).chain([Part::Text("</details>\n".into())]).collect()
+    vec![Part::Fold(title.into(), detail.into(), open, parts)]
 }
 
 /// Titled parts as folds, of which the first is open. A single one needs no fold.
@@ -86,52 +196,54 @@ pub fn folds(all: Vec<(String, Vec<Part>)>) -> Vec<Part> {
     all.into_iter().enumerate().flat_map(one).collect()
 }
 
-/// Bold words, and what follows them.
-pub(super) fn bold(lead: &str, text: &str) -> String {
-    let text = if text.is_empty() { String::new() } else { format!(": {}", escape(text)) };
-    format!("**{}**{text}", escape(lead))
+/// A whole report: the part before the first section, and the sections.
+pub(super) struct Page {
+    pub answer: Vec<Part>,
+    pub sections: Vec<Section>,
 }
 
-/// Small text beside a title of HTML.
-pub(super) fn small(text: &str) -> String {
-    if text.is_empty() { String::new() } else { format!(" <small>{}</small>", html_escape(text)) }
-}
-
-/// The parts as one text, with plots as `plots` writes them.
-pub(super) fn joined(parts: &[Part], plots: fn(&Plots) -> String) -> String {
-    let text = |part: &Part| match part {
-        Part::Text(text) => text.clone(),
-        Part::Plots(all) => plots(all),
-    };
-    parts.iter().map(text).filter(|text| !text.is_empty()).collect::<Vec<_>>().join("\n")
-}
-
-/// The document.
-pub(super) fn markdown(page: &Page) -> String {
-    let mut out = format!("# {TITLE}\n\n{}", joined(&page.answer, Plots::markdown));
-    for Section { title, about, parts } in &page.sections {
-        let inside = joined(parts, Plots::markdown);
-        out += &format!("\n## {}\n\n{}\n\n{inside}", escape(title), escape(about));
-    }
-    out
-}
-
-/// The text with the characters escaped that Markdown, or HTML inside it, would interpret.
-pub fn escape(text: &str) -> String {
-    let mut out = String::with_capacity(text.len());
-    for c in plain(text).chars() {
-        match c {
-            '<' => out += "&lt;",
-            '&' => out += "&amp;",
-            '\\' | '|' | '`' | '*' | '[' => out.extend(['\\', c]),
-            _ => out.push(c),
+impl Page {
+    pub(super) fn html(&self) -> String {
+        let mut body = format!("<h1>{TITLE}</h1>\n{}", html_of(&self.answer));
+        for Section { title, about, parts } in &self.sections {
+            let (title, about) = (html_escape(title), html_escape(about));
+            body += &format!("<h2>{title}</h2>\n<p>{about}</p>\n{}", html_of(parts));
         }
+        format!(
+            "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
+             <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
+             <title>{TITLE}</title>\n<style>\n{}</style>\n</head>\n<body>\n{body}</body>\n</html>\n",
+            include_str!("style.css")
+        )
     }
-    out
+
+    pub(super) fn markdown(&self) -> String {
+        let mut out = format!("# {TITLE}\n\n{}", markdown_of(&self.answer));
+        for Section { title, about, parts } in &self.sections {
+            let inside = markdown_of(parts);
+            out += &format!("\n## {}\n\n{}\n\n{inside}", escape(title), escape(about));
+        }
+        out
+    }
 }
 
-/// The text with all characters escaped that HTML and SVG interpret, in attributes too.
-pub(super) fn html_escape(text: &str) -> String {
-    let escapes = [('&', "&amp;"), ('<', "&lt;"), ('>', "&gt;"), ('"', "&quot;"), ('\'', "&#39;")];
-    escapes.iter().fold(plain(text), |text, (c, escaped)| text.replace(*c, escaped))
+/// Where text is shown: how wide it is, and whether it has colours.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Screen {
+    /// Characters per line.
+    pub width: usize,
+    /// Whether headings are bold and wrong results red.
+    pub color: bool,
+}
+
+impl Default for Screen {
+    fn default() -> Self {
+        Self { width: USUAL_WIDTH, color: false }
+    }
+}
+
+impl Screen {
+    pub(super) fn text(self, parts: &[Part]) -> String {
+        parts.iter().map(|part| part.text(self)).collect()
+    }
 }

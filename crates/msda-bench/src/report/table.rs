@@ -1,8 +1,8 @@
-//! Tables, as Markdown and as text for a terminal, and wrapped paragraphs. No word is broken.
+//! Tables, as HTML, as Markdown and as text for a terminal, and wrapped paragraphs. No word is
+//! broken.
 
-use super::by_line;
-use super::number::NONE;
-use super::page::{Part, escape};
+use super::escape::{by_line, escape, html_escape};
+use super::number::{FAILED, NONE};
 
 /// The width where there is no terminal to ask.
 pub const USUAL_WIDTH: usize = 80;
@@ -23,6 +23,8 @@ struct Column {
     kind: Kind,
     /// Columns with the highest rank are dropped first; a column of rank 0 stays.
     rank: u8,
+    /// What it means; may be empty.
+    about: &'static str,
 }
 
 /// The kind of a column's cells.
@@ -40,38 +42,7 @@ pub enum Kind {
 enum Line {
     /// A title for the lines below.
     Group(String),
-    Cells(Vec<Cell>),
-}
-
-/// The text of a cell, and how it stands out.
-#[derive(Debug, Clone, Default)]
-pub struct Cell {
-    text: String,
-    color: Option<&'static str>,
-}
-
-/// The colour of what is better than what it is compared with, and that of a wrong result.
-pub(super) const GOOD: &str = "\x1b[1;32m";
-pub(super) const BAD: &str = "\x1b[1;31m";
-
-impl<T: Into<String>> From<T> for Cell {
-    fn from(text: T) -> Self {
-        Self { text: text.into(), color: None }
-    }
-}
-
-impl Cell {
-    /// The same cell in a colour.
-    #[must_use]
-    pub(super) fn colored(self, color: Option<&'static str>) -> Self {
-        Self { color, ..self }
-    }
-}
-
-impl From<Table> for Part {
-    fn from(table: Table) -> Self {
-        Self::Text(table.markdown())
-    }
+    Cells(Vec<String>),
 }
 
 impl Table {
@@ -96,20 +67,32 @@ impl Table {
     /// Adds a column. Of the columns that do not fit, the one with the highest rank is dropped
     /// first; rank 0 is never dropped.
     #[must_use]
-    pub fn column(mut self, title: impl Into<String>, kind: Kind, rank: u8) -> Self {
-        self.columns.push(Column { title: title.into(), kind, rank });
+    pub fn column(self, title: impl Into<String>, kind: Kind, rank: u8) -> Self {
+        self.explained(title, kind, rank, "")
+    }
+
+    /// The same with a sentence below the table that says what the column means.
+    #[must_use]
+    pub(super) fn explained(
+        mut self,
+        title: impl Into<String>,
+        kind: Kind,
+        rank: u8,
+        about: &'static str,
+    ) -> Self {
+        self.columns.push(Column { title: title.into(), kind, rank, about });
         self
     }
 
     /// Adds a line with a cell for each column.
-    pub fn push<C: Into<Cell>>(&mut self, cells: impl IntoIterator<Item = C>) {
-        let mut row: Vec<Cell> = cells.into_iter().map(Into::into).collect();
-        row.resize(self.columns.len(), Cell::default());
+    pub fn push<C: Into<String>>(&mut self, cells: impl IntoIterator<Item = C>) {
+        let mut row: Vec<String> = cells.into_iter().map(Into::into).collect();
+        row.resize(self.columns.len(), String::new());
         self.lines.push(Line::Cells(row));
     }
 
     /// Adds a title for the lines below. Text after its first line is less important.
-    pub fn group(&mut self, title: String) {
+    pub(super) fn group(&mut self, title: String) {
         self.lines.push(Line::Group(title));
     }
 
@@ -118,7 +101,7 @@ impl Table {
         self.lines.is_empty()
     }
 
-    fn rows(&self) -> impl Iterator<Item = &Vec<Cell>> {
+    fn rows(&self) -> impl Iterator<Item = &Vec<String>> {
         self.lines.iter().filter_map(|line| match line {
             Line::Cells(cells) => Some(cells),
             Line::Group(_) => None,
@@ -129,7 +112,7 @@ impl Table {
     #[must_use]
     pub fn without_empty(mut self) -> Self {
         for i in (0..self.columns.len()).rev() {
-            let filled = |row: &Vec<Cell>| !["", NONE].contains(&row[i].text.as_str());
+            let filled = |row: &Vec<String>| !["", NONE].contains(&row[i].as_str());
             if self.columns[i].kind != Kind::Word && !self.rows().any(filled) {
                 self.columns.remove(i);
                 for line in &mut self.lines {
@@ -154,17 +137,73 @@ impl Table {
         out += &row(self.columns.iter().map(rule).collect());
         for line in &self.lines {
             out += &match line {
-                Line::Group(title) => row(vec![format!("**{}**", escape(title))]),
-                Line::Cells(cells) => row(cells.iter().map(|c| by_line(&c.text, "<br>", escape)).collect()),
+                Line::Group(title) => {
+                    let (lead, rest) = title.split_once('\n').unwrap_or((title, ""));
+                    let mut cells = vec![String::new(); self.columns.len()];
+                    cells[0] = format!("**{}** {}", escape(lead), escape(rest)).trim_end().into();
+                    row(cells)
+                }
+                Line::Cells(cells) => row(cells.iter().map(|c| by_line(c, "<br>", escape)).collect()),
             };
         }
-        out
+        match self.legend(usize::MAX, " ") {
+            legend if legend.is_empty() => out,
+            legend => format!("{out}\n{}\n", escape(legend.trim())),
+        }
+    }
+
+    /// The table in HTML, in a box of its own, which scrolls on a narrow screen while the first
+    /// column stays in place.
+    pub(super) fn html(&self) -> String {
+        let class = |i: usize| match self.columns[i].kind {
+            // Most cells are numbers, so numbers need no class.
+            Kind::Number => "",
+            Kind::Word => " class=\"w\"",
+            Kind::Text => " class=\"t\"",
+        };
+        let cell = |tag: &str, (i, text): (usize, &String)| {
+            format!("<{tag}{}>{}</{tag}>", class(i), by_line(text, "<br>", html_escape))
+        };
+        let titles = self.columns.iter().map(|column| &column.title);
+        let head: String = titles.enumerate().map(|title| cell("th", title)).collect();
+        let mut out = format!(
+            "<div class=\"box\" tabindex=\"0\" role=\"region\" aria-label=\"Table\"><table>\n<tr>{head}</tr>\n"
+        );
+        for line in &self.lines {
+            out += &match line {
+                Line::Group(title) => {
+                    let (lead, rest) = title.split_once('\n').unwrap_or((title, ""));
+                    let (lead, rest) = (html_escape(lead), html_escape(rest));
+                    let span = self.columns.len();
+                    format!(
+                        "<tr><td class=\"w\" colspan=\"{span}\"><strong>{lead}</strong> {rest}</td></tr>\n"
+                    )
+                }
+                Line::Cells(cells) => {
+                    let cells: String = cells.iter().enumerate().map(|text| cell("td", text)).collect();
+                    format!("<tr>{cells}</tr>\n")
+                }
+            };
+        }
+        out += "</table></div>\n";
+        match self.legend(usize::MAX, " ") {
+            legend if legend.is_empty() => out,
+            legend => format!("{out}<p>{}</p>\n", html_escape(legend.trim())),
+        }
+    }
+
+    /// What the columns mean that a screen of this width shows.
+    pub(super) fn legend(&self, width: usize, before: &str) -> String {
+        let kept = self.kept(width);
+        let said = kept.iter().map(|&i| self.columns[i].about).filter(|about| !about.is_empty());
+        let all = said.collect::<Vec<_>>().join(" ");
+        if all.is_empty() { all } else { before.to_owned() + &wrap(&all, width, 0) }
     }
 
     /// The width of each column: the longest line of its title and cells.
     fn widths(&self) -> Vec<usize> {
         let width = |(i, column): (usize, &Column)| {
-            let lines = column.title.lines().chain(self.rows().map(|row| row[i].text.as_str()));
+            let lines = column.title.lines().chain(self.rows().map(|row| row[i].as_str()));
             lines.map(length).max().unwrap_or(0)
         };
         self.columns.iter().enumerate().map(width).collect()
@@ -179,12 +218,12 @@ impl Table {
             let title = |i: usize| {
                 // Short titles stand on the last lines.
                 let own: Vec<&str> = self.columns[i].title.lines().collect();
-                Cell::from((line + own.len()).checked_sub(lines).map_or("", |at| own[at]))
+                (line + own.len()).checked_sub(lines).map_or("", |at| own[at]).to_owned()
             };
             head += &self.line(&kept, &widths, title, false);
         }
         if lines > 0 {
-            head += &self.line(&kept, &widths, |i| "-".repeat(widths[i]).into(), false);
+            head += &self.line(&kept, &widths, |i| "-".repeat(widths[i]), false);
         }
         let mut out = String::new();
         if !matches!(self.lines.first(), Some(Line::Group(_))) {
@@ -221,22 +260,19 @@ impl Table {
         kept
     }
 
-    /// The titles of the columns that do not fit.
-    pub fn dropped(&self, width: usize) -> Vec<String> {
+    /// The titles and ranks of the columns that do not fit.
+    pub(super) fn dropped(&self, width: usize) -> Vec<(String, u8)> {
         let kept = self.kept(width);
         let gone = (0..self.columns.len()).filter(|i| !kept.contains(i));
-        gone.map(|i| self.columns[i].title.replace('\n', " ")).collect()
+        gone.map(|i| (self.columns[i].title.replace('\n', " "), self.columns[i].rank)).collect()
     }
 
-    fn line(&self, kept: &[usize], widths: &[usize], cell: impl Fn(usize) -> Cell, color: bool) -> String {
+    fn line(&self, kept: &[usize], widths: &[usize], cell: impl Fn(usize) -> String, color: bool) -> String {
         let mut line = String::new();
         for (at, &i) in kept.iter().enumerate() {
-            let Cell { text, color: own } = cell(i);
+            let text = cell(i);
             let blank = " ".repeat(widths[i].saturating_sub(length(&text)));
-            let text = match own.filter(|_| color) {
-                Some(color) => format!("{color}{text}\x1b[0m"),
-                None => text,
-            };
+            let text = if color && text == FAILED { format!("\x1b[1;31m{text}\x1b[0m") } else { text };
             line += &" ".repeat(if at == 0 { 0 } else { GAP });
             line += &if self.columns[i].kind == Kind::Number { blank + &text } else { text + &blank };
         }
@@ -304,10 +340,11 @@ mod tests {
 
     #[test]
     fn the_least_important_columns_are_dropped() {
-        assert_eq!(table().dropped(31), Vec::<String>::new());
-        assert_eq!(table().dropped(30), ["why"]);
-        assert_eq!(table().dropped(18), ["over plain", "why"]);
-        assert_eq!(table().dropped(1), ["over plain", "why"], "the others stay");
+        let dropped = |width| table().dropped(width).into_iter().map(|(title, _)| title).collect::<Vec<_>>();
+        assert_eq!(dropped(31), Vec::<String>::new());
+        assert_eq!(dropped(30), ["why"]);
+        assert_eq!(dropped(18), ["over plain", "why"]);
+        assert_eq!(dropped(1), ["over plain", "why"], "the others stay");
         assert!(table().text(19, false).lines().all(|line| line.len() <= 19));
     }
 

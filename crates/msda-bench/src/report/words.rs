@@ -1,33 +1,23 @@
 //! Runs and machines in sentences.
 
 use super::compare::{Verdict, comparisons, verdict};
-use super::group::{Group, is_own, workloads};
-use super::names::{self, engine, order, place};
+use super::distinct;
+use super::group::{Group, is_own};
+use super::names::{self, engine, place};
 use super::number::{count, figure, percent, short, times};
-use super::{Extensions, distinct};
 use crate::record::{Device, Gpu, GpuState, Machine, Measurement, Record};
 
 /// A few words, and the evidence.
 type Finding = (String, String);
 
 /// The findings of a run that its table does not show at a glance; losses first.
-pub(super) fn findings(run: &Record, extensions: &Extensions) -> Vec<Finding> {
-    let groups = workloads(run, extensions);
+pub(super) fn findings(run: &Record, groups: &[Group<'_>]) -> Vec<Finding> {
     let mut all: Vec<Finding> = losses(run).into_iter().collect();
     for device in [Device::Cuda, Device::Cpu] {
-        all.extend(floor(&groups, device));
+        all.extend(floor(groups, device));
     }
-    all.push(checks(run, &groups));
+    all.push(checks(run, groups));
     all
-}
-
-/// The engines of a run, except engines that extensions show: `cuda, mmcv, torch`.
-pub(super) fn engines(run: &Record, extensions: &Extensions) -> String {
-    let shown = |engine: &&str| extensions.iter().any(|e| e.shows(engine));
-    let all = run.measurements.iter().map(|m| m.engine.as_str());
-    let mut names = distinct(all.filter(|engine| !shown(engine)));
-    names.sort_by_key(|name| order(name));
-    names.iter().map(|name| engine(name)).collect::<Vec<_>>().join(", ")
 }
 
 /// The state of a machine during a run, in one line.
@@ -39,13 +29,18 @@ pub(super) fn about(run: &Record) -> String {
     parts.join(", ")
 }
 
-/// A warning, if the machine was busy.
-pub(super) fn busy(run: &Record) -> Option<String> {
-    let load = run.machine.load.filter(|load| load.busy)?;
-    Some(format!(
-        "The machine was busy: load {:.2} per core before the run. Times may be too long and ratios off.",
-        load.per_core
-    ))
+/// A warning if runs were made on a busy machine.
+pub(super) fn busy(records: &[Record]) -> Option<String> {
+    let busy = |r: &&Record| r.machine.load.is_some_and(|load| load.busy) && !r.measurements.is_empty();
+    let runs: Vec<String> = records
+        .iter()
+        .filter(busy)
+        .map(|r| format!("{} ({})", names::date(r), names::cpu(&r.machine)))
+        .collect();
+    (!runs.is_empty()).then(|| {
+        let n = count(runs.len(), "run");
+        format!("{n} made on a busy machine, so times may be too long and ratios off: {}.", runs.join("; "))
+    })
 }
 
 /// The machine below its name, in one line.
@@ -118,7 +113,7 @@ fn floor(groups: &[Group<'_>], device: Device) -> Option<Finding> {
     let (lo, hi) = (shares.first()?, shares.last()?);
     let [lo, middle, hi] = [*lo, shares[shares.len() / 2], *hi].map(|share| percent(Some(share)));
     Some((
-        format!("{lo} to {hi} of the floor on the {}", place(device)),
+        format!("{lo} to {hi} of the speed that the limits of the {} allow", place(device)),
         format!("our fastest engine on each workload and pass, median {middle}"),
     ))
 }

@@ -9,7 +9,8 @@ use msda_bench::terminal::{self, Printed};
 #[command(after_help = "Examples:
   msda report records --out report
   msda report records/h200 --out report
-  msda report report/record.json --markdown")]
+  msda report report/record.json --markdown
+  msda report report/record.json --picture times.svg")]
 pub(crate) struct Args {
     /// Records, or folders of records
     #[arg(required = true, value_name = "RECORD|DIR")]
@@ -18,6 +19,9 @@ pub(crate) struct Args {
     /// are printed
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
+    /// Draw the comparisons with other implementations into this SVG file
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["out", "markdown", "json"])]
+    picture: Option<PathBuf>,
     /// Print Markdown instead of tables
     #[arg(long)]
     markdown: bool,
@@ -32,5 +36,8 @@ pub(crate) fn main(args: Args) -> Result<()> {
         (_, true) => Printed::Markdown,
         _ => Printed::Tables,
     };
-    terminal::report(&args.records, &[], args.out.as_deref(), printed)
+    match args.picture {
+        Some(path) => terminal::picture(&args.records, &path),
+        None => terminal::report(&args.records, &[], args.out.as_deref(), printed),
+    }
 }

@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use anyhow::Result;
 use msda_bench::record::{Record, Source, sources};
 use msda_bench::report::terminal as tables;
-use msda_bench::terminal::{color, make_folder, print};
+use msda_bench::terminal::{make_folder, print, screen};
 
 /// The folder of records when none is named.
 const RECORDS: &str = "records";
@@ -60,5 +60,5 @@ fn finish(record: Record, path: Option<PathBuf>, json: bool, below: &str) -> Res
     if json {
         return print(&serde_json::to_string_pretty(&record)?);
     }
-    print(&(tables(&[record], color()) + below))
+    print(&(tables(&[record], screen()) + below))
 }

@@ -6,11 +6,10 @@ use crate::ladder::RUNGS;
 use crate::engines::{RUNG, is_rung};
 use crate::facts::holds_ladder;
 use msda_bench::record::{Figure, Measurement, Record};
-use msda_bench::report::chart::{Chart, Mark, Plots, Row};
+use msda_bench::report::chart::{Bar, Chart};
 use msda_bench::report::known::machine;
 use msda_bench::report::number::{NONE, figure, percent, times};
 use msda_bench::report::page::{Part, Section, fold, folds};
-use msda_bench::report::svg::Shape;
 use msda_bench::report::{Kind, Setting, Table, by_key, dtype_order, positive};
 
 /// The base of the suite.
@@ -153,9 +152,7 @@ impl Ladder<'_> {
 
     /// The strategies are described in the first ladder only.
     fn parts(&self, records: &[Record], described: bool) -> Vec<Part> {
-        let note = "Diamonds: the floor. Hollow circles: inexact by design.";
-        let plots = Plots { note: note.into(), charts: vec![self.chart()], ..Plots::default() };
-        let mut parts = vec![Part::Plots(plots)];
+        let mut parts = vec![Part::Charts(vec![self.chart()])];
         parts.extend(fold("Numbers", "", false, vec![self.table(described).into()]));
         let missing = self.missing(records);
         if !missing.is_empty() {
@@ -178,35 +175,17 @@ impl Ladder<'_> {
     }
 
     fn chart(&self) -> Chart {
-        let row = |m: &&Measurement| {
-            let class = match (m.engine.as_str(), m.check.inexact) {
-                ("cuda", _) => "k k2",
-                (engine, false) if is_rung(engine) => "k k0",
-                (engine, true) if is_rung(engine) => "k k0 hollow",
-                _ => "k kt",
-            };
-            let title = format!("{} µs", m.spread());
-            let time =
-                positive(m.time.median * 1e3).map(|value| Mark { class, value, title, ..Mark::default() });
-            let floor = positive(m.work.floor_ms * 1e3).map(|value| Mark {
-                class: "k kt",
-                shape: Shape::Diamond,
-                value,
-                ..Mark::default()
-            });
-            let marks = time.into_iter().chain(floor).collect();
-            Row { name: short(&m.engine).into(), marks, ..Row::default() }
+        let bar = |m: &&Measurement| Bar {
+            name: short(&m.engine).into(),
+            value: m.time.median,
+            text: format!(
+                "{} µs{}",
+                figure(m.time.median * 1e3),
+                if m.check.inexact { ", inexact" } else { "" }
+            ),
+            own: m.engine == "cuda",
         };
-        Chart {
-            title: self.name(),
-            detail: self.first.problem.clone(),
-            about: "Median time in µs",
-            axis: "median time, µs (log scale)",
-            unit: " µs",
-            has_table: true,
-            rows: self.steps.iter().map(row).collect(),
-            ..Chart::default()
-        }
+        Chart { title: self.name(), bars: self.steps.iter().map(bar).collect() }
     }
 
     fn table(&self, described: bool) -> Table {

@@ -4,9 +4,8 @@ mod figures;
 mod ladder;
 
 use anyhow::Result;
-use msda_bench::record::{Ceiling, Device, Record};
+use msda_bench::record::Record;
 use msda_bench::report::Extension;
-use msda_bench::report::known::known;
 use msda_bench::report::page::{Part, Section, fold};
 
 use crate::engines::is_rung;
@@ -15,22 +14,9 @@ use crate::engines::is_rung;
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Sections;
 
-/// Probes that measure ceilings of a GPU, and GB/s or GFLOP/s per unit of the probe.
-const ROOFS: [(&str, f64); 3] = [("gather-l2-64", 1.0), ("gather-memory-64", 1.0), ("fma-f32", 1e3)];
-
 impl Extension for Sections {
     fn shows(&self, engine: &str) -> bool {
         is_rung(engine)
-    }
-
-    fn ceilings(&self, records: &[Record], machine: &str) -> Vec<Ceiling> {
-        let known = known(records, "probe.ceiling.");
-        let Some(known) = known.iter().find(|k| k.machine == machine) else { return Vec::new() };
-        let ceiling = |(name, scale): (&str, f64)| {
-            let rate = known.get(&format!("probe.ceiling.{name}.rate"))? * scale;
-            Some(Ceiling { name: name.into(), device: Device::Cuda, threads: 1, rate })
-        };
-        ROOFS.into_iter().filter_map(ceiling).collect()
     }
 
     fn sections(&self, records: &[Record]) -> Result<Vec<Section>> {

@@ -1,50 +1,45 @@
 //! The top of the report: what msda is, and how fast it is compared with other implementations.
 
-use std::cmp::Reverse;
-
-use super::ratios;
-use crate::record::{Device, Record};
-use crate::report::by_key;
-use crate::report::compare::{Panel, headline, is_model};
-use crate::report::names::{implementation, order, place, processor};
-use crate::report::number::{count, short};
-use crate::report::page::{Part, escape};
+use crate::record::{Measurement, Record};
+use crate::report::chart::{Bar, Chart};
+use crate::report::compare::{Comparison, Panel, Verdict, headline, is_model};
+use crate::report::group::unit;
+use crate::report::names::{engine, implementation, order};
+use crate::report::number::{figure, short, times};
+use crate::report::page::{Part, fold};
+use crate::report::{by_key, words};
 
 const MSDA: &str = "msda computes multi-scale deformable attention, the sampling operator of Deformable DETR and the \
     models after it, on CPUs and NVIDIA GPUs.";
 
 const METHOD: &str = "Each range is over the workloads of the charts below. Each ratio compares times of the same \
-    dtype within one run. The fastest implementation is not the same on every workload.";
+    dtype within one run. The fastest implementation is not the same on every workload. FlashDeformAttn computes the \
+    softmax of the weights too; the others get weights.";
 
 const NO_MODEL: &str = "None of these workloads is taken from a model. Without --quick, msda bench measures some that \
     are.";
 
 pub(super) fn parts(records: &[Record]) -> Vec<Part> {
     let panels = headline(records);
-    let mut parts = vec![Part::Text(format!("{MSDA}\n"))];
-    if !panels.is_empty() {
-        let line = |[place, result, rest]: [String; 3]| format!("{place} **{result}**{rest}");
-        let escaped = |panel| line(sentence(panel).map(|text| escape(&text)));
-        parts.push(Part::list(panels.iter().map(escaped)));
-        let model = panels.iter().flat_map(|p| &p.rows).any(|c| is_model(&c.ours.workload));
-        parts.push(Part::note(&if model { METHOD.into() } else { format!("{METHOD} {NO_MODEL}") }));
-    }
-    parts.extend(busy(records));
+    let mut parts = vec![Part::note(MSDA)];
+    parts.extend(words::busy(records).map(|why| Part::List(vec![("Warning".into(), why)])));
     if panels.is_empty() {
         let what = "a model's workload beside another implementation in one run";
         parts.push(Part::missing(&[(what.into(), "msda bench --workload detr-encoder".into())]));
         return parts;
     }
-    let mut charts = by_key(&panels, |p| (Reverse(p.setting.device), p.pass));
-    charts.sort_by_key(|(key, _)| *key);
-    for (i, ((Reverse(device), pass), own)) in charts.iter().enumerate() {
-        parts.push(Part::heading(3, &format!("On the {}, {pass}", place(*device))));
-        let mut plots = ratios::plots(own);
-        // The first chart explains the others too.
-        if i > 0 {
-            plots.note.clear();
-        }
-        parts.push(Part::Plots(plots));
+    parts.push(Part::List(panels.iter().map(sentence).collect()));
+    parts.push(Part::note(METHOD));
+    if !panels.iter().flat_map(|p| &p.rows).any(|c| is_model(&c.ours.workload)) {
+        parts.push(Part::note(NO_MODEL));
+    }
+    for (i, (title, charts)) in charts_of(&panels).into_iter().enumerate() {
+        parts.extend(fold(
+            &title,
+            "time in one run, and divided by ours",
+            i == 0,
+            vec![Part::Charts(charts)],
+        ));
     }
     parts
 }
@@ -54,28 +49,61 @@ pub(in crate::report) fn headlines(records: &[Record]) -> Vec<String> {
     let mut panels = headline(records);
     // The main dtype comes first.
     panels.dedup_by(|b, a| (&a.processor, a.setting, a.pass) == (&b.processor, b.setting, b.pass));
-    let line = |[place, result, rest]: [String; 3]| format!("{place} {result}{rest}");
-    panels.iter().map(sentence).map(line).collect()
+    panels.iter().map(sentence).map(|(place, result)| format!("{place}: {result}")).collect()
 }
 
-/// A main result: where it holds, the result, and the rest of the sentence.
-fn sentence(panel: &Panel<'_>) -> [String; 3] {
+/// The charts of all headlines.
+pub(in crate::report) fn charts(records: &[Record]) -> Vec<Chart> {
+    charts_of(&headline(records)).into_iter().flat_map(|(_, charts)| charts).collect()
+}
+
+/// The charts per processor and dtype: of each workload the forward pass, then the backward pass.
+fn charts_of(panels: &[Panel<'_>]) -> Vec<(String, Vec<Chart>)> {
+    let title = |p: &&Panel<'_>| format!("{}, {}{}", p.processor, p.dtype, p.setting.words());
+    let of_panels = |(title, own): (String, Vec<&Panel<'_>>)| {
+        let rows = own.iter().flat_map(|panel| &panel.rows);
+        let rows = by_key(rows, |c| &c.ours.workload).into_iter().flat_map(|(_, rows)| rows);
+        (title, rows.map(chart).collect())
+    };
+    by_key(panels, title).into_iter().map(of_panels).collect()
+}
+
+fn chart(c: &Comparison<'_>) -> Chart {
+    let bar = |m: &Measurement, text: String, value, own| Bar { name: engine(&m.engine), value, text, own };
+    let mut bars = vec![Bar { name: "msda".into(), ..bar(c.ours, time(c.ours), c.ours.time.median, true) }];
+    bars.extend(c.others.iter().map(|o| match o.verdict {
+        Verdict::Failed => bar(o.measured, "wrong result".into(), 0.0, false),
+        _ => {
+            let text = format!("{}, {}", time(o.measured), times(Some(o.ratio)));
+            bar(o.measured, text, o.measured.time.median, false)
+        }
+    }));
+    Chart { title: format!("{} {}, {}", c.ours.workload, c.ours.pass, c.ours.dtype), bars }
+}
+
+fn time(m: &Measurement) -> String {
+    let (scale, unit) = unit(m.device);
+    format!("{} {unit}", figure(m.time.median * scale))
+}
+
+/// A main result: where it holds, and the result.
+fn sentence(panel: &Panel<'_>) -> (String, String) {
     let fastest: Vec<f64> = panel.rows.iter().filter_map(|c| Some(c.fastest()?.ratio)).collect();
     let torch: Vec<f64> = panel.rows.iter().filter_map(|c| Some(c.torch()?.ratio)).collect();
     let engines = panel.rows.iter().flat_map(|c| c.counted()).map(|o| o.measured.engine.as_str());
     let mut others = by_key(engines, |engine| implementation(engine));
     others.sort_by_cached_key(|(name, engines)| (order(engines[0]), name.clone()));
     let names: Vec<&str> = others.iter().map(|(name, _)| name.as_str()).collect();
-    let (result, rest) = match names.as_slice() {
-        [one] => (format!("{} {one}", speed(&fastest)), String::new()),
-        _ => (format!("{} the fastest", speed(&fastest)), format!(" of {}", names.join(", "))),
+    let result = match names.as_slice() {
+        [one] => format!("{} {one}", speed(&fastest)),
+        _ => format!("{} the fastest of {}", speed(&fastest), names.join(", ")),
     };
     let torch = match torch.is_empty() || names.len() < 2 {
         true => String::new(),
         false => format!(", {} torch", speed(&torch)),
     };
     let Panel { processor, pass, dtype, .. } = panel;
-    [format!("{processor}, {pass}, {dtype}:"), result, format!("{rest}{torch}.")]
+    (format!("{processor}, {pass}, {dtype}"), format!("{result}{torch}."))
 }
 
 /// `1.5 to 2.8 times faster than`, from the smallest to the largest ratio.
@@ -93,21 +121,6 @@ fn speed(ratios: &[f64]) -> String {
     } else {
         format!("from {} times slower to {} times faster than", short(1.0 / lo), short(hi))
     }
-}
-
-/// A warning if runs of this report were made on a busy machine.
-fn busy(records: &[Record]) -> Option<Part> {
-    let busy = |r: &&Record| r.machine.load.is_some_and(|load| load.busy) && !r.measurements.is_empty();
-    let runs: Vec<String> = records
-        .iter()
-        .filter(busy)
-        .map(|r| format!("{} on {}", r.created, processor(r, Device::Cpu)))
-        .collect();
-    (!runs.is_empty()).then(|| {
-        let n = count(runs.len(), "run");
-        let runs = escape(&runs.join("; "));
-        Part::Text(format!("**Warning:** {n} made on a busy machine, so times may be too long: {runs}.\n"))
-    })
 }
 
 #[cfg(test)]
