@@ -9,8 +9,6 @@ use msda_bench::gpu::tune::{self, Job, Tuned};
 use msda_bench::workload::{BUILT_IN, Workload};
 use msda_cuda::choose;
 use msda_cuda::driver::Device;
-use msda_cuda::kernels::Kernel;
-use serde_json::json;
 
 use super::{PassArg, dtype, whole};
 use msda_bench::terminal::{Bar, note, print};
@@ -56,9 +54,6 @@ pub(crate) struct Args {
     /// The file for the results; MSDA_TUNED, or tuned.txt in the folder of the cache, when absent
     #[arg(long, value_name = "FILE")]
     file: Option<PathBuf>,
-    /// Print the results as JSON
-    #[arg(long)]
-    json: bool,
 }
 
 pub(crate) fn main(args: Args) -> Result<()> {
@@ -77,12 +72,7 @@ pub(crate) fn main(args: Args) -> Result<()> {
         found.push(tuned);
     }
     drop(bar);
-    if args.json {
-        let list: Vec<_> = found.iter().map(to_json).collect();
-        print(&serde_json::to_string_pretty(&list)?)?;
-    } else {
-        print(&found.iter().map(to_text).collect::<Vec<_>>().join("\n"))?;
-    }
+    print(&found.iter().map(to_text).collect::<Vec<_>>().join("\n"))?;
     note(format_args!("tuned: {}", path.display()));
     Ok(())
 }
@@ -128,16 +118,4 @@ fn to_text(tuned: &Tuned<'_>) -> String {
         text += &format!("rejected: {kernel}: {}\n", why.lines().next().unwrap_or_default());
     }
     text
-}
-
-fn to_json(tuned: &Tuned<'_>) -> serde_json::Value {
-    let Tuned { job, before, best, timed, rejected } = tuned;
-    let timed_one = |kernel: &Kernel, us: Option<f64>| json!({ "kernel": kernel.to_string(), "us": us });
-    let best: Vec<_> = best.iter().map(|(kernel, us)| timed_one(kernel, Some(*us))).collect();
-    let refused = |(kernel, why): &(Kernel, String)| json!({ "kernel": kernel.to_string(), "why": why });
-    json!({
-        "workload": job.workload.name, "dtype": job.dtype.name(), "pass": job.pass, "class": job.class,
-        "before": timed_one(&job.now, *before), "best": best, "timed": timed,
-        "rejected": rejected.iter().map(refused).collect::<Vec<_>>(),
-    })
 }
