@@ -16,7 +16,7 @@
 //! | [`Plan`] | the kernels of a request, loaded: a launch allocates nothing and waits for nothing |
 //! | [`Packing`] | a copy of value from one layout to another |
 //! | [`driver`] | calls the CUDA driver |
-//! | [`Cuda`] | the operator on tensors in host memory: the conformance battery runs every kernel |
+//! | [`Cuda`], [`Options`] | the operator on tensors in host memory, for tests of every kernel |
 //!
 //! One process per GPU, as torch's DDP and DTensor run it, serves several GPUs.
 #![deny(unsafe_code)]
@@ -33,7 +33,7 @@ mod request;
 mod target;
 mod tensors;
 
-pub use op::Cuda;
+pub use op::{Cuda, Options};
 pub use packing::Packing;
 pub use plan::Plan;
 pub use request::{

@@ -11,12 +11,77 @@ use crate::choose::choose;
 use crate::driver::Device;
 use crate::kernels::{Kernel, Rows, sweep};
 use crate::plan::Plan;
-use crate::request::{Levels, Pass, Request, Scatter, Slot, Sums, Wanted};
+use crate::request::{Levels, Pass, Request, Scatter, Sizes, Slot, Sums, Wanted};
 use crate::target::Target;
 use crate::tensors::Tensors;
 
 /// Picks the kernel for a request; none means the generic kernel.
 type Pick = dyn Fn(&Request<'_>) -> Option<Kernel> + Send + Sync;
+
+/// What is asked of the kernels beside the problem.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Options {
+    /// The type of sums in the forward pass.
+    pub sums: Sums,
+    /// Whether kernels are compiled for one size.
+    pub sizes: Sizes,
+    /// Where level sizes are known.
+    pub levels: Levels,
+    /// How contributions to the gradient of value are added.
+    pub scatter: Scatter,
+    /// This kernel instead of the chosen one.
+    pub kernel: Option<Kernel>,
+}
+
+impl Options {
+    /// The chosen kernels.
+    pub const CHOSEN: Self = Self {
+        sums: Sums::F32,
+        sizes: Sizes::Any,
+        levels: Levels::Host,
+        scatter: Scatter::Ordered,
+        kernel: None,
+    };
+
+    /// Options by name: `f16` sums, one size even where that does not pay, level sizes in device
+    /// memory, samples that are sorted however few they are, and atomic additions.
+    pub const NAMED: [(&str, Self); 5] = [
+        ("half", Self { sums: Sums::F16, ..Self::CHOSEN }),
+        ("fixed", Self { sizes: Sizes::Fixed, ..Self::CHOSEN }),
+        ("levels", Self { levels: Levels::Device, ..Self::CHOSEN }),
+        ("sorted", Self { scatter: Scatter::Sorted, ..Self::CHOSEN }),
+        ("atomic", Self { scatter: Scatter::Atomic, ..Self::CHOSEN }),
+    ];
+
+    /// The chosen kernels with an option of this name, or the kernel of this name.
+    pub fn named(name: &str) -> Result<Self> {
+        match Self::NAMED.iter().find(|(own, _)| *own == name) {
+            Some((_, options)) => Ok(*options),
+            None => Ok(Self { kernel: Some(name.parse()?), ..Self::CHOSEN }),
+        }
+    }
+
+    /// The request with its options.
+    pub fn apply<'a>(self, request: Request<'a>) -> Request<'a> {
+        let Self { sizes, levels, scatter, .. } = self;
+        let sums = self.kernel.map_or(self.sums, |kernel| kernel.sums());
+        Request { sums, sizes, levels, scatter, ..request }
+    }
+
+    /// The kernel for a request; none for the one that a plan chooses.
+    fn pick(self, request: &Request<'_>, target: &Target) -> Option<Kernel> {
+        let chosen = |request: &Request<'_>| Some(choose(request, target).ok()?.kernel);
+        match self {
+            Self { kernel: Some(kernel), .. } => Some(kernel),
+            // Sums of the backward pass are `f32`.
+            Self { sums: Sums::F16, .. } if request.pass == Pass::Forward => {
+                chosen(&Request { sums: Sums::F16, ..*request })
+            }
+            Self { sizes: Sizes::Fixed, .. } => Some(for_one_size(chosen(request)?, request, target)),
+            _ => None,
+        }
+    }
+}
 
 /// A device as a backend. Every call copies its tensors to the device and back: that is good for
 /// checking kernels. Programs whose tensors are on the device use [`Plan`].
@@ -24,59 +89,25 @@ type Pick = dyn Fn(&Request<'_>) -> Option<Kernel> + Send + Sync;
 pub struct Cuda {
     device: Device,
     name: String,
+    options: Options,
     pick: Option<Arc<Pick>>,
-    sums: Sums,
-    levels: Levels,
-    scatter: Scatter,
     gradients: bool,
 }
 
 impl Cuda {
     /// The device with the chosen kernels.
     pub fn new(device: &Device) -> Self {
-        Self {
-            device: device.clone(),
-            name: "cuda".into(),
-            pick: None,
-            sums: Sums::F32,
-            levels: Levels::Host,
-            scatter: Scatter::Ordered,
-            gradients: true,
-        }
+        Self::with(device, "cuda", Options::CHOSEN)
     }
 
-    /// The device with the kernels chosen for atomic additions to the gradient of value.
-    pub fn atomic(device: &Device) -> Self {
-        Self { name: "cuda:atomic".into(), scatter: Scatter::Atomic, ..Self::new(device) }
+    /// The device with an option of [`Options::NAMED`] or a kernel.
+    pub fn named(device: &Device, name: &str) -> Result<Self> {
+        Ok(Self::with(device, format!("cuda:{name}"), Options::named(name)?))
     }
 
-    /// The device with the kernels that sort samples for the gradient of value, however few those
-    /// are.
-    pub fn sorted(device: &Device) -> Self {
-        Self { name: "cuda:sorted".into(), scatter: Scatter::Sorted, ..Self::new(device) }
-    }
-
-    /// The device with the kernels chosen for level sizes in device memory.
-    pub fn device_levels(device: &Device) -> Self {
-        Self { name: "cuda:levels".into(), levels: Levels::Device, ..Self::new(device) }
-    }
-
-    /// The device with the kernels chosen for `f16` sums. Sums of the backward pass are `f32`.
-    pub fn halves(device: &Device) -> Self {
-        let target = Target::of(device);
-        let chosen = move |request: &Request<'_>| {
-            let sums = if request.pass == Pass::Forward { Sums::F16 } else { Sums::F32 };
-            Some(choose(&Request { sums, ..*request }, &target).ok()?.kernel)
-        };
-        Self { sums: Sums::F16, ..Self::with_pick(device, "cuda:half", chosen) }
-    }
-
-    /// The device with the chosen kernels, compiled for one size even where that does not pay.
-    pub fn fixed(device: &Device) -> Self {
-        let target = Target::of(device);
-        Self::with_pick(device, "cuda:fixed", move |request| {
-            Some(for_one_size(choose(request, &target).ok()?.kernel, request, &target))
-        })
+    /// The device with these options.
+    pub fn with(device: &Device, name: impl Into<String>, options: Options) -> Self {
+        Self { device: device.clone(), name: name.into(), options, pick: None, gradients: true }
     }
 
     /// The device with another choice of kernels.
@@ -98,7 +129,6 @@ impl Cuda {
     /// seed. Calls that no such kernel takes get the generic kernel.
     pub fn sweep(device: &Device, seed: u64) -> Self {
         let target = Target::of(device);
-        let show = std::env::var_os("MSDA_SHOW_KERNELS").is_some();
         Self::with_pick(device, format!("cuda sweep {seed}"), move |request| {
             // The same kernel whichever gradients are wanted: each has the same bits alone.
             let reference = request.operands.reference_numbers() > 0;
@@ -116,12 +146,7 @@ impl Cuda {
             let kernel = (!all.is_empty()).then(|| all[hash % all.len()]);
             // Half of them are compiled for one size.
             let fixed = hash.leading_zeros() % 2 == 1;
-            let kernel = kernel.map(|k| if fixed { for_one_size(k, request, &target) } else { k });
-            if show {
-                let name = kernel.map_or_else(|| "generic".into(), |k| k.to_string());
-                eprintln!("{} fused {}: {name}", request.problem, request.operands.reference_numbers());
-            }
-            kernel
+            kernel.map(|k| if fixed { for_one_size(k, request, &target) } else { k })
         })
     }
 
@@ -131,18 +156,22 @@ impl Cuda {
     }
 
     fn plan(&self, request: &Request<'_>) -> Result<Plan> {
-        let Some(pick) = &self.pick else {
+        let kernel = match &self.pick {
+            Some(pick) => Some(pick(request).unwrap_or(Kernel::Generic)),
+            None => self.options.pick(request, &Target::of(&self.device)),
+        };
+        let Some(kernel) = kernel else {
             let plan = Plan::new(&self.device, request)?;
             // A slower kernel is good enough for programs, but hides an error from tests.
             return plan.not_compiled().cloned().map_or(Ok(plan), Err);
         };
-        let kernel = pick(request).unwrap_or(Kernel::Generic);
         Plan::with_kernel(&self.device, &Request { sums: kernel.sums(), ..*request }, kernel)
     }
 
     /// Plans a pass on tensors that are on the device, runs it and waits for it.
     fn run(&self, problem: &Problem, tensors: &mut Tensors, pass: Pass) -> Result<()> {
-        let hidden = match self.levels {
+        let Options { levels, scatter, .. } = self.options;
+        let hidden = match levels {
             Levels::Host => None,
             Levels::Device => {
                 tensors.add_levels(&self.device, problem)?;
@@ -150,7 +179,6 @@ impl Cuda {
             }
         };
         let (problem, operands) = (hidden.as_ref().unwrap_or(problem), tensors.operands());
-        let (levels, scatter) = (self.levels, self.scatter);
         let plan = self.plan(&Request { pass, levels, scatter, ..Request::new(problem, &operands) })?;
         let workspace = self.device.alloc(plan.workspace())?;
         let stream = self.device.stream()?;
@@ -178,11 +206,11 @@ impl Backend for Cuda {
     }
 
     fn is_reproducible(&self) -> bool {
-        self.scatter != Scatter::Atomic
+        self.options.scatter != Scatter::Atomic
     }
 
     fn sums_in_f16(&self) -> bool {
-        self.sums == Sums::F16
+        self.options.sums == Sums::F16
     }
 
     fn forward(&self, problem: &Problem, inputs: &Inputs<'_>, mut output: ViewMut<'_>) -> Result<()> {

@@ -8,7 +8,6 @@ mod common;
 
 use msda::conformance::{Group, run};
 use msda_cuda::Cuda;
-use msda_cuda::kernels::Kernel;
 
 use common::{device, groups, named_groups};
 
@@ -51,11 +50,11 @@ macro_rules! conform {
 
 conform! {
     the_chosen_kernels_conform(2): |device, _| Cuda::new(device);
-    the_generic_kernel_conforms(1): |device, _| Cuda::with_pick(device, "generic", |_| Some(Kernel::Generic));
-    sums_of_f16_conform_to_what_they_are_held_to(1): |device, _| Cuda::halves(device);
-    kernels_for_one_size_conform(1): |device, _| Cuda::fixed(device);
-    kernels_that_read_level_sizes_conform(1): |device, _| Cuda::device_levels(device);
-    kernels_that_sort_few_samples_conform(1): |device, _| Cuda::sorted(device);
-    kernels_with_atomic_additions_conform(1): |device, _| Cuda::atomic(device);
+    the_generic_kernel_conforms(1): |device, _| Cuda::named(device, "generic").unwrap();
+    sums_of_f16_conform_to_what_they_are_held_to(1): |device, _| Cuda::named(device, "half").unwrap();
+    kernels_for_one_size_conform(1): |device, _| Cuda::named(device, "fixed").unwrap();
+    kernels_that_read_level_sizes_conform(1): |device, _| Cuda::named(device, "levels").unwrap();
+    kernels_that_sort_few_samples_conform(1): |device, _| Cuda::named(device, "sorted").unwrap();
+    kernels_with_atomic_additions_conform(1): |device, _| Cuda::named(device, "atomic").unwrap();
     the_rows_kernel_conforms_with_any_knobs(2): |device, seed| Cuda::sweep(device, seed);
 }

@@ -9,45 +9,13 @@ use msda::{Backend, Problem};
 use msda_cuda::choose::choose;
 use msda_cuda::driver::Device as Gpu;
 use msda_cuda::kernels::Kernel;
-use msda_cuda::{Levels, Operands, Plan, Request, Scatter, Sizes, Sums, Target, jit};
+use msda_cuda::{Operands, Options, Plan, Request, Scatter, Sizes, Sums, Target, jit};
 
 use crate::engines::{Engine, Launching, split_cuda};
 use crate::parallel::{cores, in_parallel};
 use crate::record::{Device, Pass, Replay};
 use crate::task::{Key, Results, Task};
 use crate::timing::{Effort, summarize};
-
-/// What an engine asks of its kernels.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Variant {
-    sums: Sums,
-    sizes: Sizes,
-    levels: Levels,
-    scatter: Scatter,
-    /// This kernel instead of the chosen one.
-    given: Option<Kernel>,
-}
-
-/// The chosen kernels.
-const CHOSEN: Variant = Variant {
-    sums: Sums::F32,
-    sizes: Sizes::Any,
-    levels: Levels::Host,
-    scatter: Scatter::Ordered,
-    given: None,
-};
-
-/// Opens a backend.
-type Open = fn(&Gpu) -> msda_cuda::Cuda;
-
-/// Words in place of a kernel's name, and the backends that they name.
-const WORDS: [(&str, Variant, Open); 5] = [
-    ("half", Variant { sums: Sums::F16, ..CHOSEN }, msda_cuda::Cuda::halves),
-    ("fixed", Variant { sizes: Sizes::Fixed, ..CHOSEN }, msda_cuda::Cuda::fixed),
-    ("levels", Variant { levels: Levels::Device, ..CHOSEN }, msda_cuda::Cuda::device_levels),
-    ("sorted", Variant { scatter: Scatter::Sorted, ..CHOSEN }, msda_cuda::Cuda::sorted),
-    ("atomic", Variant { scatter: Scatter::Atomic, ..CHOSEN }, msda_cuda::Cuda::atomic),
-];
 
 /// Warm-up runs.
 const WARM_UP: usize = 3;
@@ -62,7 +30,7 @@ const REPLAYS: usize = 100;
 pub struct Cuda {
     name: String,
     device: Gpu,
-    kernel: Variant,
+    options: Options,
     guest: bool,
     /// The task whose tensors are on the device.
     loaded: Option<((Key, Pass), Resident)>,
@@ -70,29 +38,21 @@ pub struct Cuda {
     ran: Option<((Key, Pass), Launching)>,
 }
 
-impl Variant {
-    /// The request with its options.
-    fn apply<'a>(self, request: Request<'a>) -> Request<'a> {
-        let Self { sizes, levels, scatter, .. } = self;
-        let sums = self.given.map_or(self.sums, |kernel| kernel.sums());
-        Request { sums, sizes, levels, scatter, ..request }
-    }
-
-    fn is_exact(self) -> bool {
-        self.given.map_or(self.sums == Sums::F32, |kernel| kernel.is_exact())
-    }
-
-    /// Whether it has a pass that the chosen kernels do not have.
-    fn computes(self, pass: Pass) -> bool {
-        match self.given {
-            // Kernels of other crates have no backward pass.
-            Some(Kernel::Custom(_)) => pass == Pass::Forward,
-            None if self.sums == Sums::F16 => pass == Pass::Forward,
-            // Its forward pass is that of the chosen kernel.
-            None if self.scatter != Scatter::Ordered => pass == Pass::Backward,
-            _ => true,
+/// Whether options have a pass that the chosen kernels do not have.
+fn computes(options: Options, pass: Pass) -> bool {
+    match options {
+        // Kernels of other crates have no backward pass.
+        Options { kernel: Some(Kernel::Custom(_)), .. } | Options { sums: Sums::F16, .. } => {
+            pass == Pass::Forward
         }
+        // Its forward pass is that of the chosen kernel.
+        Options { kernel: None, scatter, .. } if scatter != Scatter::Ordered => pass == Pass::Backward,
+        _ => true,
     }
+}
+
+fn is_exact(options: Options) -> bool {
+    options.kernel.map_or(options.sums == Sums::F32, |kernel| kernel.is_exact())
 }
 
 /// The pass of a task, and its dense tensors.
@@ -101,18 +61,15 @@ fn pass_of(task: &Task<'_>) -> (msda_cuda::Pass, Operands) {
     (pass, Operands::for_pass(&task.problem, None, pass))
 }
 
-/// The number of the GPU and the kernels, from an engine's name.
-fn parse(name: &str) -> Result<(usize, Variant)> {
+/// The number of the GPU and the options, from an engine's name.
+fn parse(name: &str) -> Result<(usize, Options)> {
     let (ordinal, kernel) = split_cuda(name)?;
-    let Some(word) = kernel else { return Ok((ordinal, CHOSEN)) };
-    if let Some((_, variant, _)) = WORDS.iter().find(|(own, ..)| *own == word) {
-        return Ok((ordinal, *variant));
-    }
-    let kernel = word.parse().with_context(|| {
-        let words = WORDS.map(|(word, ..)| format!("cuda:{word}"));
+    let Some(word) = kernel else { return Ok((ordinal, Options::CHOSEN)) };
+    let options = Options::named(word).with_context(|| {
+        let words = Options::NAMED.map(|(word, _)| format!("cuda:{word}"));
         format!("engine {name}, which is none of {}", words.join(", "))
     })?;
-    Ok((ordinal, Variant { given: Some(kernel), ..CHOSEN }))
+    Ok((ordinal, options))
 }
 
 /// Refuses a name that no engine on a GPU has.
@@ -122,32 +79,27 @@ pub fn check(name: &str) -> Result<()> {
 
 /// Opens the backend called `name`.
 pub fn backend(name: &str) -> Result<Box<dyn Backend + Send>> {
-    let (ordinal, wanted) = parse(name)?;
+    let (ordinal, options) = parse(name)?;
     let device = Gpu::open(ordinal).with_context(|| format!("engine {name}"))?;
-    let word = WORDS.iter().find(|(_, variant, _)| *variant == wanted);
-    Ok(Box::new(match (wanted.given, word) {
-        (Some(kernel), _) => msda_cuda::Cuda::with_pick(&device, name, move |_| Some(kernel)),
-        (None, Some((.., open))) => open(&device),
-        (None, None) => msda_cuda::Cuda::new(&device),
-    }))
+    Ok(Box::new(msda_cuda::Cuda::with(&device, name, options)))
 }
 
 impl Cuda {
     /// The engine called `name`; an error without the GPU.
     pub fn open(name: &str) -> Result<Self> {
-        let (ordinal, kernel) = parse(name)?;
-        Self::new(name, ordinal, kernel, false)
+        let (ordinal, options) = parse(name)?;
+        Self::new(name, ordinal, options, false)
     }
 
     /// An engine called `name` that runs `kernel`; an error without the GPU. It is a guest: the
     /// benchmark notes its failures and goes on.
     pub fn with_kernel(name: &str, ordinal: usize, kernel: Kernel) -> Result<Self> {
-        Self::new(name, ordinal, Variant { given: Some(kernel), ..CHOSEN }, true)
+        Self::new(name, ordinal, Options { kernel: Some(kernel), ..Options::CHOSEN }, true)
     }
 
-    fn new(name: &str, ordinal: usize, kernel: Variant, guest: bool) -> Result<Self> {
+    fn new(name: &str, ordinal: usize, options: Options, guest: bool) -> Result<Self> {
         let device = Gpu::open(ordinal).with_context(|| format!("engine {name}"))?;
-        Ok(Self { name: name.to_owned(), device, kernel, guest, loaded: None, ran: None })
+        Ok(Self { name: name.to_owned(), device, options, guest, loaded: None, ran: None })
     }
 
     /// Its GPU.
@@ -157,11 +109,11 @@ impl Cuda {
 
     /// The kernel for a task; none for the chosen one.
     fn given(&self, task: &Task<'_>) -> Option<Kernel> {
-        if self.kernel.sums == Sums::F32 && self.kernel.sizes == Sizes::Any {
-            return self.kernel.given;
+        if self.options.sums == Sums::F32 && self.options.sizes == Sizes::Any {
+            return self.options.kernel;
         }
         let (pass, operands) = pass_of(task);
-        let request = self.kernel.apply(Request { pass, ..Request::new(&task.problem, &operands) });
+        let request = self.options.apply(Request { pass, ..Request::new(&task.problem, &operands) });
         Some(choose(&request, &Target::of(&self.device)).ok()?.kernel)
     }
 
@@ -173,7 +125,7 @@ impl Cuda {
         let resident = match loaded {
             Some((_, resident)) => resident,
             None => {
-                let Variant { levels, scatter, .. } = self.kernel;
+                let Options { levels, scatter, .. } = self.options;
                 let setup = Setup { levels, scatter, ..Setup::of(task) };
                 Resident::new(&self.device, &setup, self.given(task))?
             }
@@ -190,22 +142,22 @@ impl Engine for Cuda {
     }
 
     fn refuses(&self, task: &Task<'_>) -> Option<String> {
-        if !self.computes(task.pass) {
+        if !computes(self.options, task.pass) {
             return Some(format!("{} has no {} pass of its own", self.name, task.pass));
         }
         if task.part.is_some() && !jit::Cache::global().compiles() {
             return Some("its kernels may not be among those that were compiled ahead".into());
         }
         let (pass, operands) = pass_of(task);
-        let request = self.kernel.apply(Request { pass, ..Request::new(&task.problem, &operands) });
+        let request = self.options.apply(Request { pass, ..Request::new(&task.problem, &operands) });
         if let Some(kernel) = self.given(task) {
-            if self.kernel.sums == Sums::F16 && kernel.sums() != Sums::F16 {
+            if self.options.sums == Sums::F16 && kernel.sums() != Sums::F16 {
                 return Some(match task.problem.types().value {
                     msda::Dtype::F16 => format!("{kernel} is faster with sums in f32"),
                     _ => "sums in f16 need f16 values".into(),
                 });
             }
-            if self.kernel.sizes == Sizes::Fixed && kernel.sizes() != Sizes::Fixed {
+            if self.options.sizes == Sizes::Fixed && kernel.sizes() != Sizes::Fixed {
                 return Some(format!("{kernel} is no faster for fixed sizes"));
             }
             return kernel.refuses(&request, &Target::of(&self.device));
@@ -216,11 +168,11 @@ impl Engine for Cuda {
     }
 
     fn computes(&self, pass: Pass) -> bool {
-        self.kernel.computes(pass)
+        computes(self.options, pass)
     }
 
     fn exact(&self, _task: &Task<'_>) -> bool {
-        self.kernel.is_exact()
+        is_exact(self.options)
     }
 
     fn is_guest(&self) -> bool {
@@ -244,7 +196,7 @@ impl Engine for Cuda {
         in_parallel(cores(), problems, |(problem, pass)| {
             let pass = whole_pass(*pass, None);
             let operands = Operands::for_pass(problem, None, pass);
-            let request = self.kernel.apply(Request { pass, ..Request::new(problem, &operands) });
+            let request = self.options.apply(Request { pass, ..Request::new(problem, &operands) });
             // Its kernels stay loaded. An error comes again when the problem is run.
             drop(Plan::new(&self.device, &request));
         });
@@ -291,20 +243,21 @@ mod tests {
 
     #[test]
     fn names_select_device_and_kernel() {
-        let generic = Variant { given: Some(Kernel::Generic), ..CHOSEN };
-        for (name, ordinal, variant, exact, passes) in [
-            ("cuda", 0, CHOSEN, true, [true, true]),
-            ("cuda@3", 3, CHOSEN, true, [true, true]),
-            ("cuda:half", 0, WORDS[0].1, false, [true, false]),
-            ("cuda@2:fixed", 2, WORDS[1].1, true, [true, true]),
-            ("cuda:levels", 0, WORDS[2].1, true, [true, true]),
-            ("cuda:sorted", 0, WORDS[3].1, true, [false, true]),
-            ("cuda:atomic", 0, WORDS[4].1, true, [false, true]),
+        let generic = Options { kernel: Some(Kernel::Generic), ..Options::CHOSEN };
+        let named = Options::NAMED.map(|(_, options)| options);
+        for (name, ordinal, options, exact, passes) in [
+            ("cuda", 0, Options::CHOSEN, true, [true, true]),
+            ("cuda@3", 3, Options::CHOSEN, true, [true, true]),
+            ("cuda:half", 0, named[0], false, [true, false]),
+            ("cuda@2:fixed", 2, named[1], true, [true, true]),
+            ("cuda:levels", 0, named[2], true, [true, true]),
+            ("cuda:sorted", 0, named[3], true, [false, true]),
+            ("cuda:atomic", 0, named[4], true, [false, true]),
             ("cuda@1:generic", 1, generic, true, [true, true]),
         ] {
-            assert_eq!(parse(name).unwrap(), (ordinal, variant));
-            assert_eq!(variant.is_exact(), exact, "{name}");
-            assert_eq!([Pass::Forward, Pass::Backward].map(|pass| variant.computes(pass)), passes, "{name}");
+            assert_eq!(parse(name).unwrap(), (ordinal, options));
+            assert_eq!(is_exact(options), exact, "{name}");
+            assert_eq!([Pass::Forward, Pass::Backward].map(|pass| computes(options, pass)), passes, "{name}");
         }
         for wrong in ["cuda@", "cuda@x", "cuda@-1", "cuda:", "cuda:nothing", "cuda@0:rows:split=x"] {
             assert!(parse(wrong).is_err(), "{wrong}");

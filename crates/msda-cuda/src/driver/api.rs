@@ -82,7 +82,6 @@ functions! {
     // By its first name: drivers before 12.8 lack the second.
     cuEventElapsedTime(milliseconds: *mut f32, start: CUevent, end: CUevent);
     cuEventRecord(event: CUevent, stream: CUstream);
-    cuEventSynchronize(event: CUevent);
 
     cuFuncGetAttribute(number: *mut c_int, attribute: c_uint, function: CUfunction);
     cuFuncSetAttribute(function: CUfunction, attribute: c_uint, number: c_int);
@@ -168,6 +167,5 @@ functions! {
         count: usize,
         flags: c_uint,
     );
-    cuStreamWaitEvent(stream: CUstream, event: CUevent, flags: c_uint);
     cuThreadExchangeStreamCaptureMode(mode: *mut c_uint);
 }

@@ -11,7 +11,6 @@ use msda::{Error, ErrorKind, Result};
 use super::api::{self, Code};
 use super::check::check;
 use super::relaxed::Relaxed;
-use super::stream::RawStream;
 use super::types::{CUcontext, CUdevice, CUstream};
 use super::{Arch, Event, Memory, Module, Stream, library};
 
@@ -31,7 +30,7 @@ struct Inner {
     l2_bytes: usize,
     total_memory: usize,
     /// For copies and fills that are waited for, made with the first of them.
-    transfers: Mutex<Option<RawStream>>,
+    transfers: Mutex<Option<Stream>>,
     /// For graph nodes whose address is not known yet.
     placeholder: OnceLock<Memory>,
 }
@@ -147,8 +146,8 @@ impl Device {
         let _bound = self.bind_relaxed()?;
         let mut transfers = self.0.transfers.lock().unwrap_or_else(PoisonError::into_inner);
         let stream = match &*transfers {
-            Some(stream) => stream.raw(),
-            None => transfers.insert(RawStream::new()?).raw(),
+            Some(stream) => stream.handle().cu(),
+            None => transfers.insert(Stream::new(self)?).handle().cu(),
         };
         drop(transfers);
         check(call, work(stream))?;
@@ -193,7 +192,7 @@ impl Device {
         Module::new(self, cubin)
     }
 
-    /// A new event, for timing and for one stream to wait for another.
+    /// A new event, for timing.
     pub fn event(&self) -> Result<Event> {
         Event::new(self)
     }

@@ -30,22 +30,11 @@ impl Event {
         Ok(Self { device: device.clone(), raw })
     }
 
-    pub(super) fn raw(&self) -> CUevent {
-        self.raw
-    }
-
     /// Records it after the work that is on `stream` now. A second call moves it.
     pub fn record(&self, stream: StreamHandle<'_>) -> Result<()> {
         let _bound = self.device.bind()?;
         // SAFETY: event and stream live.
         check("cuEventRecord", unsafe { api::cuEventRecord(self.raw, stream.cu()) })
-    }
-
-    /// Waits until it has happened. Returns at once when it was never recorded.
-    pub fn synchronize(&self) -> Result<()> {
-        let _bound = self.device.bind_relaxed()?;
-        // SAFETY: the event lives.
-        check("cuEventSynchronize", unsafe { api::cuEventSynchronize(self.raw) })
     }
 
     /// Milliseconds between two events that have happened, to about half a microsecond.

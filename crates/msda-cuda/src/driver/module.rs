@@ -137,10 +137,7 @@ impl Launch {
 }
 
 /// Attributes of a function, as in cuda.h.
-const MAX_THREADS_PER_BLOCK: c_uint = 0;
 const SHARED_SIZE_BYTES: c_uint = 1;
-const LOCAL_SIZE_BYTES: c_uint = 3;
-const NUM_REGS: c_uint = 4;
 const MAX_DYNAMIC_SHARED_SIZE_BYTES: c_uint = 8;
 const PREFERRED_SHARED_MEMORY_CARVEOUT: c_uint = 9;
 const NON_PORTABLE_CLUSTER_SIZE_ALLOWED: c_uint = 14;
@@ -165,24 +162,14 @@ impl Function {
         &self.module
     }
 
-    /// Registers per thread.
-    pub fn registers(&self) -> Result<u32> {
-        self.number(NUM_REGS)
-    }
-
-    /// Bytes of local memory per thread: its stack and its spilled registers.
-    pub fn local_bytes(&self) -> Result<u32> {
-        self.number(LOCAL_SIZE_BYTES)
-    }
-
     /// Bytes of static shared memory per block.
     pub fn shared_bytes(&self) -> Result<u32> {
-        self.number(SHARED_SIZE_BYTES)
-    }
-
-    /// Threads that a block can have at most.
-    pub fn max_threads(&self) -> Result<u32> {
-        self.number(MAX_THREADS_PER_BLOCK)
+        let _bound = self.module.device().bind_relaxed()?;
+        let mut bytes: c_int = 0;
+        // SAFETY: the function lives; `bytes` is valid to write.
+        let result = unsafe { api::cuFuncGetAttribute(&mut bytes, SHARED_SIZE_BYTES, self.raw) };
+        check("cuFuncGetAttribute", result)?;
+        Ok(u32::try_from(bytes).unwrap_or(0))
     }
 
     /// Allows launches with up to `bytes` of dynamic shared memory per block; the default is 48
@@ -279,15 +266,6 @@ impl Function {
             self.large_clusters.store(true, Ordering::Relaxed);
         }
         Ok(())
-    }
-
-    fn number(&self, attribute: c_uint) -> Result<u32> {
-        let _bound = self.module.device().bind_relaxed()?;
-        let mut number: c_int = 0;
-        // SAFETY: the function lives; `number` is valid to write.
-        let result = unsafe { api::cuFuncGetAttribute(&mut number, attribute, self.raw) };
-        check("cuFuncGetAttribute", result)?;
-        Ok(u32::try_from(number).unwrap_or(0))
     }
 
     fn set(&self, attribute: c_uint, number: u32) -> Result<()> {

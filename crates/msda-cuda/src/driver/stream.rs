@@ -6,48 +6,33 @@ use std::ptr;
 
 use msda::Result;
 
+use super::Device;
 use super::api;
 use super::check::check;
 use super::types::{CUgraphNode, CUstream};
-use super::{Device, Event};
-
-/// A stream that does not wait for the default stream and is not destroyed when dropped.
-#[derive(Debug)]
-pub(super) struct RawStream(CUstream);
-
-// SAFETY: a stream may be used from any thread, and the driver serialises calls on it.
-unsafe impl Send for RawStream {}
-// SAFETY: as above.
-unsafe impl Sync for RawStream {}
-
-impl RawStream {
-    /// A stream of the context that is current.
-    pub(super) fn new() -> Result<Self> {
-        let mut raw = ptr::null_mut();
-        /// The stream does not wait for the default stream.
-        const NON_BLOCKING: u32 = 1;
-        // SAFETY: a context is current; `raw` is valid to write.
-        check("cuStreamCreate", unsafe { api::cuStreamCreate(&mut raw, NON_BLOCKING) })?;
-        Ok(Self(raw))
-    }
-
-    pub(super) const fn raw(&self) -> CUstream {
-        self.0
-    }
-}
 
 /// Work on a device that runs in order. Work on different streams may overlap. It does not wait for
 /// the default stream.
 #[derive(Debug)]
 pub struct Stream {
     device: Device,
-    raw: RawStream,
+    raw: CUstream,
 }
+
+// SAFETY: a stream may be used from any thread, and the driver serialises calls on it.
+unsafe impl Send for Stream {}
+// SAFETY: as above.
+unsafe impl Sync for Stream {}
 
 impl Stream {
     pub(super) fn new(device: &Device) -> Result<Self> {
+        /// The stream does not wait for the default stream.
+        const NON_BLOCKING: u32 = 1;
         let _bound = device.bind_relaxed()?;
-        Ok(Self { device: device.clone(), raw: RawStream::new()? })
+        let mut raw = ptr::null_mut();
+        // SAFETY: a context is current; `raw` is valid to write.
+        check("cuStreamCreate", unsafe { api::cuStreamCreate(&mut raw, NON_BLOCKING) })?;
+        Ok(Self { device: device.clone(), raw })
     }
 
     /// Its device.
@@ -57,28 +42,21 @@ impl Stream {
 
     /// Its handle, for calls that queue work.
     pub fn handle(&self) -> StreamHandle<'_> {
-        StreamHandle { raw: self.raw.raw(), life: PhantomData }
+        StreamHandle { raw: self.raw, life: PhantomData }
     }
 
     /// Waits until all work on it is done.
     pub fn synchronize(&self) -> Result<()> {
         let _bound = self.device.bind_relaxed()?;
         // SAFETY: the stream lives.
-        check("cuStreamSynchronize", unsafe { api::cuStreamSynchronize(self.raw.raw()) })
-    }
-
-    /// Makes all work that is queued from now on wait for `event` as it was recorded last.
-    pub fn wait(&self, event: &Event) -> Result<()> {
-        let _bound = self.device.bind()?;
-        // SAFETY: stream and event live; 0 is the default flag.
-        check("cuStreamWaitEvent", unsafe { api::cuStreamWaitEvent(self.raw.raw(), event.raw(), 0) })
+        check("cuStreamSynchronize", unsafe { api::cuStreamSynchronize(self.raw) })
     }
 }
 
 impl Drop for Stream {
     fn drop(&mut self) {
         // SAFETY: the stream was made by `new` and is destroyed once; queued work still finishes.
-        self.device.release(|| unsafe { api::cuStreamDestroy_v2(self.raw.raw()) });
+        self.device.release(|| unsafe { api::cuStreamDestroy_v2(self.raw) });
     }
 }
 

@@ -3,7 +3,6 @@
 
 use std::ffi::c_void;
 use std::sync::{Mutex, PoisonError};
-use std::time::Instant;
 
 use super::*;
 use crate::jit;
@@ -178,8 +177,7 @@ fn a_broken_module_is_refused() {
 fn a_kernel_describes_itself() {
     let Some(device) = gpu() else { return };
     let reverse = module(&device).function("selftest_reverse").unwrap();
-    assert!(reverse.registers().unwrap() > 0 && reverse.max_threads().unwrap() >= 64);
-    assert_eq!((reverse.shared_bytes().unwrap(), reverse.local_bytes().unwrap()), (256, 0));
+    assert_eq!(reverse.shared_bytes().unwrap(), 256);
     assert!(reverse.occupancy(64, 0).unwrap() > reverse.occupancy(64, 40 << 10).unwrap());
     reverse.allow_shared(device.shared_per_block() as u32 - 1024).unwrap();
     reverse.prefer_shared(100).unwrap();
@@ -195,7 +193,7 @@ fn launches_run_and_are_timed() {
     start.record(stream.handle()).unwrap();
     adding.launch(&WHOLE, stream.handle()).unwrap();
     end.record(stream.handle()).unwrap();
-    end.synchronize().unwrap();
+    stream.synchronize().unwrap();
     let elapsed = Event::elapsed_ms(&start, &end).unwrap();
     assert!((0.0..1000.0).contains(&elapsed), "{elapsed}");
     adding.check(1);
@@ -204,28 +202,12 @@ fn launches_run_and_are_timed() {
     synchronize(&device);
     adding.check(2);
 
-    // A stream that waits for another stream sees its results.
-    let other = device.stream().unwrap();
-    adding.launch(&WHOLE, stream.handle()).unwrap();
-    end.record(stream.handle()).unwrap();
-    other.wait(&end).unwrap();
-    adding.launch(&WHOLE, other.handle()).unwrap();
-    other.synchronize().unwrap();
-    adding.check(4);
-
     // From a thread without a context.
     std::thread::scope(|scope| {
         scope.spawn(|| adding.launch(&WHOLE, stream.handle()).unwrap());
     });
     stream.synchronize().unwrap();
-    adding.check(5);
-
-    let before = Instant::now();
-    for _ in 0..500 {
-        adding.launch(&WHOLE, stream.handle()).unwrap();
-    }
-    eprintln!("a launch takes the host {:.2} us", before.elapsed().as_secs_f64() * 1e6 / 500.0);
-    stream.synchronize().unwrap();
+    adding.check(3);
 
     let too_much = Launch { block: [4096, 1, 1], ..WHOLE };
     let error = adding.launch(&too_much, stream.handle()).unwrap_err();
@@ -321,12 +303,11 @@ fn everything_can_be_made_while_a_graph_is_captured() {
         let cubin = jit::Cache::global().get(&unit).unwrap();
         let module = device.load(&cubin.cubin).unwrap();
         let function = module.function("selftest_reverse").unwrap();
-        assert!(function.registers().unwrap() > 0 && function.occupancy(64, 0).unwrap() > 0);
+        assert!(function.shared_bytes().unwrap() > 0 && function.occupancy(64, 0).unwrap() > 0);
         function.allow_shared(64 << 10).unwrap();
         let other = device.stream().unwrap();
         let event = device.event().unwrap();
         event.record(other.handle()).unwrap();
-        event.synchronize().unwrap();
         other.synchronize().unwrap();
         // SAFETY: no kernels.
         let graph = unsafe { LaunchGraph::new(&device, &[(&[], Node::Clear { bytes: 64 })]) };
@@ -387,23 +368,6 @@ fn launch_graphs_clear_memory_and_take_other_addresses() {
         memory[1 - i].read(0, &mut read).unwrap();
         assert_eq!(read, [9; 512], "{i}");
     }
-}
-
-#[test]
-fn a_loaded_kernel_is_found_without_its_source() {
-    let Some(device) = gpu() else { return };
-    module(&device);
-    let unit = jit::Unit::new("selftest.cu", "another key", device.arch()).define("ELEMENT", "float");
-    let before = Instant::now();
-    for _ in 0..1000 {
-        jit::load(&device, &unit).unwrap();
-    }
-    eprintln!("a loaded kernel is found in {:.2} us", before.elapsed().as_secs_f64() * 1e3);
-    let before = Instant::now();
-    for _ in 0..1000 {
-        jit::load(&device, &unit).unwrap().function("selftest_add").unwrap();
-    }
-    eprintln!("and its function in {:.2} us", before.elapsed().as_secs_f64() * 1e3);
 }
 
 /// A plan with a table of levels in memory, one without, and one of two kernels.
@@ -478,9 +442,7 @@ fn plans_can_be_made_while_a_graph_is_captured() {
         stream.synchronize().unwrap();
         let replayed = read(&output);
         output.fill(0xff).unwrap();
-        let before = Instant::now();
         let direct = make();
-        eprintln!("{dtype}: a plan of loaded kernels takes {:.1} us", before.elapsed().as_secs_f64() * 1e6);
         launch(&direct, stream.handle());
         stream.synchronize().unwrap();
         assert!(replayed == read(&output) && replayed.iter().any(|&byte| byte != 0xff), "{dtype}");

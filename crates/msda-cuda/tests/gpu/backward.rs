@@ -4,14 +4,13 @@
 use msda::{Backend, Buffer, Dtype, Gradients, Problem, ReferenceKind, Role, Spec, View, ViewMut, rng::Rng};
 use msda_cuda::Cuda;
 use msda_cuda::driver::Device;
-use msda_cuda::kernels::Kernel;
 
 use crate::calls::{Given, MANY_BINS, bytes, spec};
 use crate::common::device;
 
 /// Level sizes on the host and on the device.
 fn both(device: &Device) -> [Cuda; 2] {
-    [Cuda::new(device), Cuda::device_levels(device)]
+    [Cuda::new(device), Cuda::named(device, "levels").unwrap()]
 }
 
 /// One image with narrow rows.
@@ -33,13 +32,13 @@ fn levels_on_the_device_may_have_more_cells_than_expected() {
             // The last cell of each row has one pixel, and so have the last tiles.
             let odd = Spec { heads: 4, ..narrow(4, &[(97, 129), (49, 65)], &[4, 4], queries, dtype) };
             for sizes in [thin, odd] {
-                Given::new(sizes).check_on(&[Cuda::device_levels(&device)]);
+                Given::new(sizes).check_on(&[Cuda::named(&device, "levels").unwrap()]);
             }
         }
         // Several batches per block too.
         if dtype != Dtype::F32 {
             let thin = narrow(1, &[(1, 400), (400, 1), (200, 2)], &[4; 3], 35_000, dtype);
-            Given::new(thin).check_on(&[Cuda::device_levels(&device)]);
+            Given::new(thin).check_on(&[Cuda::named(&device, "levels").unwrap()]);
         }
     }
 }
@@ -193,8 +192,13 @@ fn samples_of_a_bin_are_added_in_their_order() {
 #[test]
 fn all_samples_may_be_on_one_pixel() {
     let Some(device) = device() else { return };
-    let generic = Cuda::with_pick(&device, "generic", |_| Some(Kernel::Generic));
-    let backends = [Cuda::new(&device), Cuda::atomic(&device), Cuda::device_levels(&device), generic];
+    let generic = Cuda::named(&device, "generic").unwrap();
+    let backends = [
+        Cuda::new(&device),
+        Cuda::named(&device, "atomic").unwrap(),
+        Cuda::named(&device, "levels").unwrap(),
+        generic,
+    ];
     for dtype in [Dtype::F32, Dtype::F16, Dtype::Bf16] {
         // Exactly on a pixel of every level, between four pixels, and in a corner of the map.
         for (place, exact) in [(0.5 + 1.0 / 32.0, true), (0.5, true), (0.999, false)] {
@@ -260,7 +264,11 @@ fn gradients_may_be_strided_and_unaligned() {
     for (dtype, channels) in [(Dtype::F32, 32), (Dtype::F16, 32), (Dtype::Bf16, 24), (Dtype::F64, 8)] {
         let given = Given::fused(Spec { channels, ..spec(900, dtype) }, kind);
         let p = &given.problem;
-        for backend in [Cuda::new(&device), Cuda::atomic(&device), Cuda::device_levels(&device)] {
+        for backend in [
+            Cuda::new(&device),
+            Cuda::named(&device, "atomic").unwrap(),
+            Cuda::named(&device, "levels").unwrap(),
+        ] {
             for gap in [1, 8] {
                 let roles = [Role::Value, Role::Locations, Role::Weights, Role::Reference(kind)];
                 let mut spread = roles.map(|role| Spread::new(p, role, dtype, gap));

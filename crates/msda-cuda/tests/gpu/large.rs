@@ -53,9 +53,7 @@ fn value_may_have_more_than_2_to_the_31_elements() {
             compare(&got.to_f64(), &want, tolerance).unwrap_or_else(|why| panic!("{name}: {why}"));
         };
         if queries == 40 {
-            for backend in
-                [Cuda::new(&device), Cuda::with_pick(&device, "generic", |_| Some(Kernel::Generic))]
-            {
+            for backend in [Cuda::new(&device), Cuda::named(&device, "generic").unwrap()] {
                 let output = backend.output(&given.problem, &given.inputs()).unwrap();
                 check(&backend.name(), &output);
             }

@@ -5,7 +5,6 @@ use msda::conformance::compare;
 use msda::{Backend, Buffer, Dtype, ReferenceKind, Spec};
 use msda_cuda::Cuda;
 use msda_cuda::driver::Device;
-use msda_cuda::kernels::Kernel;
 
 use crate::calls::{Given, MANY_BINS, spec};
 use crate::common::device;
@@ -14,10 +13,10 @@ use crate::common::device;
 fn scatters(device: &Device) -> [Cuda; 5] {
     [
         Cuda::new(device),
-        Cuda::sorted(device),
-        Cuda::atomic(device),
-        Cuda::device_levels(device),
-        Cuda::with_pick(device, "generic", |_| Some(Kernel::Generic)),
+        Cuda::named(device, "sorted").unwrap(),
+        Cuda::named(device, "atomic").unwrap(),
+        Cuda::named(device, "levels").unwrap(),
+        Cuda::named(device, "generic").unwrap(),
     ]
 }
 
@@ -99,7 +98,7 @@ fn gradients_of_tall_units_that_are_not_finite() {
                 points: vec![4],
                 ..spec(100, dtype)
             };
-            check_value(&[Cuda::sorted(&device)], &damaged(placed(sizes), 7), "one of 7");
+            check_value(&[Cuda::named(&device, "sorted").unwrap()], &damaged(placed(sizes), 7), "one of 7");
         }
     }
 }
@@ -159,7 +158,11 @@ fn fused_samples_far_outside_have_finite_gradients() {
                 given.locations = Buffer::from_fn(dtype, near.len(), |i| {
                     if offset.abs() > 1.0 && (i / row).is_multiple_of(2) { near[i] } else { offset }
                 });
-                for backend in [Cuda::new(&device), Cuda::atomic(&device), Cuda::device_levels(&device)] {
+                for backend in [
+                    Cuda::new(&device),
+                    Cuda::named(&device, "atomic").unwrap(),
+                    Cuda::named(&device, "levels").unwrap(),
+                ] {
                     let results = given.run(&backend);
                     let what = format!("{} with {reference} and {offset}", backend.name());
                     for (i, gradient) in results.iter().enumerate() {

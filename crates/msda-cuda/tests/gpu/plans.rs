@@ -333,8 +333,8 @@ fn the_workspace_has_the_size_that_the_plan_says() {
 #[test]
 fn each_gradient_alone_has_the_same_bits() {
     let Some(device) = device() else { return };
-    let generic = Cuda::with_pick(&device, "generic", |_| Some(Kernel::Generic));
-    let backends = [Cuda::new(&device), Cuda::device_levels(&device), generic];
+    let generic = Cuda::named(&device, "generic").unwrap();
+    let backends = [Cuda::new(&device), Cuda::named(&device, "levels").unwrap(), generic];
     for given in calls() {
         for backend in &backends {
             for (i, want) in given.run(backend).iter().enumerate() {
