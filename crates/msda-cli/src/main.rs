@@ -7,7 +7,6 @@
 mod commands;
 
 use std::process::ExitCode;
-use std::sync::LazyLock;
 
 use anyhow::Result;
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
@@ -15,17 +14,14 @@ use msda_bench::{parallel, terminal};
 
 /// Multi-scale deformable attention: run it on files, verify it, measure it
 #[derive(Parser)]
-#[command(name = "msda", version = VERSION.as_str(), max_term_width = terminal::WIDTH, after_help = AFTER)]
+#[command(name = "msda", version = VERSION, max_term_width = terminal::WIDTH, after_help = AFTER)]
 struct Cli {
     #[command(subcommand)]
     command: Command,
 }
 
-/// The version, the commit and the features of this build.
-static VERSION: LazyLock<String> = LazyLock::new(|| {
-    let features = if cfg!(feature = "cuda") { "cuda" } else { "none" };
-    format!("{} (commit {}, features: {features})", env!("CARGO_PKG_VERSION"), env!("MSDA_COMMIT"))
-});
+/// The version and the commit of this build.
+const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), " (commit ", env!("MSDA_COMMIT"), ")");
 
 const AFTER: &str = "\
 Start here:  msda doctor, then msda bench --quick
@@ -42,13 +38,10 @@ enum Command {
     Verify(commands::verify::Args),
     /// Measure how fast it is, compared with a plain loop and torch
     Bench(commands::bench::Args),
-    #[cfg(feature = "cuda")]
     /// Find the fastest GPU kernel for a problem and remember it
     Tune(commands::tune::Args),
-    #[cfg(feature = "cuda")]
     /// List the GPU kernels, or show which one a problem uses
     Kernels(commands::kernels::Args),
-    #[cfg(feature = "cuda")]
     /// Compile GPU kernels ahead; list or delete the compiled ones
     Cache(commands::cache::Args),
     /// Make a report from the records of earlier runs
@@ -76,11 +69,8 @@ fn run(command: Command) -> Result<()> {
         Command::Run(args) => commands::run::main(args),
         Command::Verify(args) => commands::verify::main(args),
         Command::Bench(args) => commands::bench::main(args),
-        #[cfg(feature = "cuda")]
         Command::Tune(args) => commands::tune::main(args),
-        #[cfg(feature = "cuda")]
         Command::Kernels(args) => commands::kernels::main(args),
-        #[cfg(feature = "cuda")]
         Command::Cache(args) => commands::cache::main(args),
         Command::Report(args) => commands::report::main(args),
     }

@@ -188,14 +188,12 @@ fn verify_and_doctor_speak_to_people_and_programs() {
     assert_eq!(backward.matches("\nsmall     backward").count(), 6, "{backward}");
     assert!(msda.finding("vectors", &[])["says"].is_string());
     assert!(msda.ok(&["doctor"]).contains("processor"));
-    // The version names the commit and the features. A copy without git has no commit.
+    // The version names the commit. A copy without git has no commit.
     let version = msda.ok(&["--version"]);
-    let features = if cfg!(feature = "cuda") { "cuda" } else { "none" };
-    let (commit, rest) = version
+    let commit = version
         .strip_prefix(concat!("msda ", env!("CARGO_PKG_VERSION"), " (commit "))
-        .and_then(|text| text.split_once(", "))
+        .and_then(|text| text.trim().strip_suffix(')'))
         .unwrap_or_else(|| panic!("{version}"));
-    assert_eq!(rest.trim(), format!("features: {features})"));
     assert!(commit == "unknown" || commit.bytes().all(|b| b.is_ascii_hexdigit()), "{version}");
 }
 
@@ -328,13 +326,12 @@ fn report_takes_folders_and_writes_a_page() {
     msda.fails(1, &["report", "empty"], &["got no JSON file"]);
 }
 
-/// In every build a missing GPU is refused with a hint.
+/// A missing GPU is refused with a hint.
 #[test]
 fn a_gpu_that_is_missing_is_refused_by_name() {
     let msda = with_inputs();
     for wanted in [["--engine", "cuda@99"], ["--device", "cuda:99"]] {
         let args = [&["run", "in.safetensors", "--output", "o.npy"], &wanted[..]].concat();
-        let said = msda.fails(1, &args, &["engine cuda@99", "hint: "]);
-        assert_eq!(said.contains("this build has no CUDA support"), !cfg!(feature = "cuda"), "{said}");
+        msda.fails(1, &args, &["engine cuda@99", "hint: "]);
     }
 }

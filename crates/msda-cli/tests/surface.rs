@@ -2,7 +2,6 @@
 //!
 //! `MSDA_UPDATE_SNAPSHOTS=1 cargo test -p msda-cli --test surface` writes the files again; the
 //! difference then belongs into the review of the change. Numbers that change are masked.
-#![cfg(feature = "cuda")]
 
 mod shell;
 

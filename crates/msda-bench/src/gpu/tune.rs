@@ -9,6 +9,7 @@ use std::path::Path;
 use super::measure::{Resident, Setup};
 use anyhow::{Context, Result, bail};
 use msda::Dtype;
+use msda::rng::Rng;
 use msda_cuda::choose::{Header, candidates, choose, class};
 use msda_cuda::driver::Device;
 use msda_cuda::jit::Cache;
@@ -66,7 +67,7 @@ pub struct Tuned<'a> {
 }
 
 impl Job {
-    /// The job of a workload: at most `limit` kernels, spread over all that take it.
+    /// The job of a workload: at most `limit` kernels of all that take it.
     pub fn new(device: &Device, workload: &Workload, dtype: Dtype, pass: Pass, limit: usize) -> Result<Self> {
         let target = Target::of(device);
         let problem = workload.problem(dtype)?;
@@ -83,7 +84,7 @@ impl Job {
             class: class(&request, &target),
             now,
             takes: all.len(),
-            tried: spread(&all, limit, now),
+            tried: some(all, limit, now),
         })
     }
 
@@ -138,23 +139,17 @@ impl Job {
     }
 }
 
-/// At most `limit` of all kernels, spread evenly over the list. `always` is the first.
-fn spread(all: &[Kernel], limit: usize, always: Kernel) -> Vec<Kernel> {
-    let mut chosen = vec![always];
-    if all.is_empty() {
-        return chosen;
+/// `always`, and a random choice of the others: at most `limit` in all, the same in each run.
+fn some(mut all: Vec<Kernel>, limit: usize, always: Kernel) -> Vec<Kernel> {
+    all.retain(|kernel| *kernel != always);
+    let mut rng = Rng::new(1);
+    for i in 0..all.len().min(limit) {
+        let other = i + rng.below(all.len() - i);
+        all.swap(i, other);
     }
-    // A step near the golden ratio without a common factor with the length visits each kernel once.
-    let apart = |step: usize| gcd(step, all.len()) == 1;
-    let golden = (all.len() as f64 * 0.618) as usize;
-    let step = (golden.max(1)..).find(|&step| apart(step)).unwrap_or(1);
-    let visited = (0..all.len()).map(|i| all[i * step % all.len()]);
-    chosen.extend(visited.filter(|kernel| *kernel != always).take(limit.saturating_sub(1)));
-    chosen
-}
-
-fn gcd(a: usize, b: usize) -> usize {
-    if b == 0 { a } else { gcd(b, a % b) }
+    all.insert(0, always);
+    all.truncate(limit);
+    all
 }
 
 /// A workload on the device, and its expected results.
@@ -267,20 +262,13 @@ mod tests {
     }
 
     #[test]
-    fn a_limit_is_spread_over_all_and_keeps_the_choice() {
+    fn a_limit_keeps_the_choice_and_tries_each_kernel_once() {
         let all = kernels(1000);
-        let some = spread(&all, 50, all[7]);
-        assert_eq!((some.len(), some[0]), (50, all[7]));
-        let mut places: Vec<usize> = some.iter().map(|k| all.iter().position(|a| a == k).unwrap()).collect();
-        places.sort_unstable();
-        places.dedup();
-        assert_eq!(places.len(), 50, "each once");
-        assert!(places.windows(2).all(|w| w[1] - w[0] < 60), "{places:?}");
-        for n in [0, 1, 2, 3, 10] {
-            let all = kernels(n);
-            let mut spread = spread(&all, 100, Kernel::Generic);
-            assert_eq!(spread.remove(0), Kernel::Generic);
-            assert_eq!(spread.len(), n, "nothing is lost");
+        for (of, limit) in [(1000, 50), (3, 100), (0, 2)] {
+            let some = some(all[..of].to_vec(), limit, all[7]);
+            assert_eq!((some.len(), some[0]), (limit.min(of + usize::from(of < 8)), all[7]));
+            let distinct = some.iter().enumerate().all(|(i, kernel)| !some[..i].contains(kernel));
+            assert!(distinct, "{of}");
         }
     }
 

@@ -31,13 +31,6 @@ pub fn machine(record: &Record) -> String {
     m.gpu.as_ref().map_or_else(|| names::cpu(m), |gpu| gpu.name.clone())
 }
 
-impl Known {
-    /// The value of that name.
-    pub fn get(&self, name: &str) -> Option<f64> {
-        self.figures.iter().find(|f| f.name == name).map(|f| f.value)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -55,7 +48,7 @@ mod tests {
         let all = [record("2026-03", "a", 3.0), record("2026-01", "a", 1.0), record("2026-02", "b", 2.0)];
         let known = known(&all, "probe.");
         let of = |machine: &str| known.iter().find(|k| k.machine.starts_with(machine)).unwrap();
-        assert_eq!((of("a").figures.len(), of("a").get("probe.x")), (1, Some(3.0)));
-        assert_eq!(of("b").get("probe.x"), Some(2.0));
+        let values = |machine| of(machine).figures.iter().map(|f| f.value).collect::<Vec<_>>();
+        assert_eq!((values("a"), values("b")), (vec![3.0], vec![2.0]));
     }
 }

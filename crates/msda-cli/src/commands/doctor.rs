@@ -1,6 +1,5 @@
 //! `msda doctor`
 
-#[cfg_attr(not(feature = "cuda"), path = "doctor/no_gpu.rs")]
 mod gpu;
 
 use anyhow::Result;
@@ -73,7 +72,7 @@ fn examine() -> Vec<Finding> {
     let vectors = format!("{best}; available: {}", here.isas.join(", "));
     let no_vectors = "no vector instructions were found, so the CPU engine is slower";
     let mut findings = vec![
-        finding("msda", true, crate::VERSION.as_str(), None),
+        finding("msda", true, crate::VERSION, None),
         finding("processor", true, processor, None),
         finding("vectors", !slow, vectors, slow.then(|| no_vectors.into())),
         threads(here.cores),

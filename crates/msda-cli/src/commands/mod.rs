@@ -1,14 +1,11 @@
 //! One file per command.
 
 pub(crate) mod bench;
-#[cfg(feature = "cuda")]
 pub(crate) mod cache;
 pub(crate) mod doctor;
-#[cfg(feature = "cuda")]
 pub(crate) mod kernels;
 pub(crate) mod report;
 pub(crate) mod run;
-#[cfg(feature = "cuda")]
 pub(crate) mod tune;
 pub(crate) mod verify;
 
