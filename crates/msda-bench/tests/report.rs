@@ -147,6 +147,22 @@ fn tables_compare_the_same_dtype_and_threads() {
     assert!(report::advice(&record).is_some_and(|text| text.contains("NVRTC") && !text.contains("torch")));
 }
 
+/// Where Python measured `msda` beside torch and peers, these are compared with `msda` alone.
+#[test]
+fn engines_are_compared_with_ours_of_the_same_rounds() {
+    let times = [("cpu-avx512", 2.0), ("plain", 20.0), ("msda", 4.0), ("torch", 8.0)];
+    let with = headlines(&[record(timed("detr-encoder", "f32", &times))]).concat();
+    assert!(with.contains("2.0 times faster than torch") && !with.contains("plain"), "{with}");
+    let text = terminal(&[record(timed("detr-encoder", "f32", &times))]);
+    let over = |engine: &str, ratio: &str| {
+        let line = text.lines().find(|line| line.starts_with(&format!("f32    {engine} ")));
+        line.is_some_and(|line| line.contains(ratio))
+    };
+    assert!(over("torch", "2.00x") && over("plain", "10.0x") && over("msda", "1.00x"), "{text}");
+    let without = headlines(&[record(timed("detr-encoder", "f32", &[times[0], times[3]]))]).concat();
+    assert!(without.contains("4.0 times faster than torch"), "{without}");
+}
+
 /// A record with forward times of engines on a workload.
 fn timed(workload: &str, dtype: &str, times: &[(&str, f64)]) -> Vec<Measurement> {
     let one = |&(engine, ms): &(&str, f64)| measurement(workload, engine, Pass::Forward, dtype, 2, ms);

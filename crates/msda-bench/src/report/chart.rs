@@ -26,8 +26,8 @@ pub struct Bar {
 }
 
 /// Columns of a chart in pixels: the names, the longest bar, and all with the texts.
-const NAME: f64 = 160.0;
-const BAR: f64 = 125.0;
+const NAME: f64 = 150.0;
+const BAR: f64 = 110.0;
 const WIDTH: f64 = 400.0;
 /// The most letters of a name.
 const LETTERS: usize = 20;

@@ -3,7 +3,7 @@
 
 use std::cmp::Reverse;
 
-use super::group::{Setting, is_own, is_pinned, is_torch, positive};
+use super::group::{MSDA, Setting, in_same_rounds, is_own, is_pinned, is_torch, positive};
 use super::{by_key, names};
 use crate::record::{Device, Measurement, Pass, Record};
 
@@ -110,7 +110,8 @@ pub(super) fn comparisons(run: &Record) -> Vec<Comparison<'_>> {
     let mut all = Vec::new();
     for ours in ours.filter(|m| verdict(run, m) == Verdict::Passed) {
         let same = |m: &&Measurement| {
-            !is_own(&m.engine) && !is_pinned(&m.engine) && m.engine != "oracle" && key(m) == key(ours)
+            let other = !is_own(&m.engine) && !is_pinned(&m.engine) && m.engine != "oracle";
+            other && key(m) == key(ours) && in_same_rounds(run, m, ours)
         };
         let other = |m| Other { measured: m, verdict: verdict(run, m), ratio: ratio(m, ours) };
         let others = run.measurements.iter().filter(timed).filter(same).map(other);
@@ -147,7 +148,8 @@ pub(super) fn headline<'a>(records: &'a [Record]) -> Vec<Panel<'a>> {
         (names::processor(c.run, m.device), m.workload.clone(), m.pass, m.dtype.clone(), Setting::of(m))
     };
     // The last of those with the same rank counts, so they are reversed.
-    let rank = |c: &Comparison<'_>| (c.ours.threads, c.counted().count(), c.run.created.clone());
+    let beside = |c: &Comparison<'_>| c.ours.engine == MSDA;
+    let rank = |c: &Comparison<'_>| (c.ours.threads, c.counted().count(), beside(c), c.run.created.clone());
     let most = |(_, own): (_, Vec<Comparison<'a>>)| own.into_iter().rev().max_by_key(rank);
     let mut best: Vec<Comparison<'_>> = by_key(all, same).into_iter().filter_map(most).collect();
     let order = |c: &Comparison<'_>| {

@@ -3,7 +3,7 @@
 use crate::record::{Device, Measurement, Record};
 use crate::report::compare::{Verdict, is_default, verdict};
 use crate::report::escape::plain;
-use crate::report::group::{Group, is_own, unit, workloads};
+use crate::report::group::{Group, in_same_rounds, is_own, unit, workloads};
 use crate::report::number::{FAILED, NONE, count, figure, maybe, percent, times};
 use crate::report::page::{Part, fold};
 use crate::report::pivot::{SPREAD, families};
@@ -139,7 +139,7 @@ fn median(&Line(run, _, m): &Line<'_>) -> String {
 /// The time over that of our default engine, or else of our fastest one.
 fn over(&Line(run, group, m): &Line<'_>) -> String {
     let same = |base: &&&Measurement| (&base.dtype, base.threads) == (&m.dtype, m.threads);
-    let own = || group.rows.iter().filter(same).filter(|base| is_own(&base.engine));
+    let own = || group.rows.iter().filter(same).filter(|b| is_own(&b.engine) && in_same_rounds(run, b, m));
     let base = own().find(|base| is_default(run, &base.engine)).or_else(|| own().next());
     let ratio = base.filter(|_| verdict(run, m) != Verdict::Failed);
     times(ratio.and_then(|base| Some(m.median()? / base.median()?)))
