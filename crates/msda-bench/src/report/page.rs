@@ -113,9 +113,10 @@ impl Part {
             }),
             Self::Table(table) => table.markdown(),
             Self::Charts(_) => String::new(),
-            Self::Fold(title, detail, open, parts) => {
-                details(title, detail, *open, &format!("\n{}\n", markdown_of(parts)))
-            }
+            Self::Fold(title, detail, open, parts) => match markdown_of(parts) {
+                nothing if nothing.is_empty() => nothing,
+                inside => details(title, detail, *open, &format!("\n{inside}\n")),
+            },
         }
     }
 
