@@ -102,16 +102,15 @@ fn on_gpu(call: &Call<'_>, problem: &Problem, target: &Target, pass: msda_cuda::
         let why = "There is nothing to compute.".into();
         return Ok(Pass { kernel: "none".into(), why, ..Pass::default() });
     }
-    let strides = call.strides()?;
     let mut operands = Operands::for_pass(problem, call.reference_kind(), pass);
     let inputs = [
-        Some((Slot::Value, &call.value, strides.value)),
-        Some((Slot::Locations, &call.locations, strides.locations)),
-        Some((Slot::Weights, &call.weights, strides.weights)),
-        call.reference.as_ref().zip(strides.reference).map(|(tensor, s)| (Slot::Reference, tensor, s)),
+        Some((Slot::Value, &call.value)),
+        Some((Slot::Locations, &call.locations)),
+        Some((Slot::Weights, &call.weights)),
+        call.reference.as_ref().map(|tensor| (Slot::Reference, tensor)),
     ];
-    for (slot, tensor, strides) in inputs.into_iter().flatten() {
-        operands[slot] = Operand { strides, align: align(tensor) };
+    for (slot, tensor) in inputs.into_iter().flatten() {
+        operands[slot] = Operand { strides: call.strides(tensor)?, align: align(tensor) };
     }
     let levels = match call.levels {
         LevelSizes::Host(..) => Levels::Host,
