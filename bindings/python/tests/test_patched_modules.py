@@ -447,7 +447,8 @@ def test_a_known_module_of_any_repository_is_replaced(ratio: float) -> None:
 
 
 @pytest.mark.parametrize(
-    ("argument", "original_runs"), [("temperature", True), ("valid_ratios", False)]
+    ("argument", "original_runs"),
+    [("temperature", True), ("valid_ratios", False), ("output_attentions", False)],
 )
 def test_other_arguments_go_to_the_original(argument, original_runs, monkeypatch) -> None:
     """But for those that callers of known modules pass, and that the example has shown as ignored."""

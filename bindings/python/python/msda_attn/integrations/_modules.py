@@ -38,7 +38,8 @@ _WIDTH = _HEADS * _CHANNELS
 # with any other one goes to the original.
 _IGNORED: dict[str, Any] = {
     **dict.fromkeys(("attn_mask", "key_pos", "query_key_padding_mask", "valid_ratios"), True),
-    **dict.fromkeys(("num_items_in_batch", "output_hidden_states", "return_dict"), True),
+    **dict.fromkeys(("output_attentions", "output_hidden_states", "return_dict"), True),
+    "num_items_in_batch": 2,
     "decoder_inputs_embeds": None,
 }
 
@@ -133,7 +134,6 @@ def _arguments(levels: int, coordinates: int, masked: bool, dimensions: int) -> 
         **dict.fromkeys(("spatial_shapes", "input_spatial_shapes"), table),
         **dict.fromkeys(("level_start_index", "input_level_start_index"), areas.cumsum(0) - areas),
         **dict.fromkeys(("encoder_attention_mask", "key"), pixels > 0),
-        "output_attentions": True,
         **_IGNORED,
     }
 
