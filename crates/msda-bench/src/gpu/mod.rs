@@ -1,5 +1,5 @@
-//! Everything that needs an NVIDIA GPU. Its driver is loaded at run time: without it there is no GPU,
-//! and engines are refused with a reason.
+//! Everything that needs an NVIDIA GPU. Its driver is loaded at run time: without it there is no
+//! GPU, and engines are refused with a reason.
 
 pub mod cubin;
 pub mod disassembly;

@@ -57,8 +57,8 @@ pub(super) fn is_own(engine: &str) -> bool {
 /// The engine of ours that Python measures beside torch and peers.
 pub(super) const MSDA: &str = "msda";
 
-/// Whether two engines were timed in the same rounds: both in this program, or both by Python beside
-/// `msda`. Runs without `msda` have one method for all.
+/// Whether two engines were timed in the same rounds: both in this program, or both by Python
+/// beside `msda`. Runs without `msda` have one method for all.
 pub(super) fn in_same_rounds(run: &Record, a: &Measurement, b: &Measurement) -> bool {
     let by_python =
         |m: &Measurement| m.engine == MSDA || is_torch(&m.engine) || m.engine.starts_with("peer:");
