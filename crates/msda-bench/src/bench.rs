@@ -119,7 +119,7 @@ pub fn run(options: &Options, registry: &Registry, progress: &mut dyn Progress) 
     bench.progress.begin(threads.len() + usize::from(gpu) + cells + again);
     for threads in threads {
         bench.progress.step(&format!("ceilings of this machine, {threads} thread(s)"));
-        bench.record.ceilings.extend(work::ceilings(threads)?);
+        bench.record.ceilings.extend(work::ceilings(threads, options.brief)?);
     }
     if gpu {
         bench.progress.step("ceilings of the GPU");

@@ -1,6 +1,8 @@
 //! The work of a pass, and the least time that it can take on this machine.
 
-use msda::cpu::probe::{self, Reading};
+use std::time::Duration;
+
+use msda::cpu::probe;
 use msda::{Isa, Problem};
 use rayon::prelude::*;
 
@@ -23,19 +25,18 @@ pub const COPY: &str = "copy";
 /// On a GPU: rows from the L1 caches of its SMs.
 pub const GATHER_L1: &str = "gather-l1";
 
-/// Measures the ceilings of this machine with this many threads. Takes about a second.
-pub fn ceilings(threads: usize) -> anyhow::Result<Vec<Ceiling>> {
-    const PYRAMID: usize = 20 << 20;
+/// Measures the ceilings of this machine with this many threads, for some seconds; in a brief
+/// benchmark once.
+pub fn ceilings(threads: usize, brief: bool) -> anyhow::Result<Vec<Ceiling>> {
+    let settle = if brief { Duration::ZERO } else { Duration::from_secs(1) };
     let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build()?;
-    let isa = Isa::best();
-    let rates = pool.install(|| {
-        msda::Result::Ok([
-            (FMA, probe::multiply_add(isa)?),
-            (STREAM, probe::read(isa, PYRAMID, Reading::InOrder)?),
-            (GATHER_L2, probe::read(isa, 512 << 10, Reading::Own)?),
-            (GATHER_MEMORY, probe::read(isa, PYRAMID, Reading::Shared)?),
-        ])
-    })?;
+    let found = pool.install(|| probe::ceilings(Isa::best(), settle))?;
+    let rates = [
+        (FMA, found.multiply_add),
+        (STREAM, found.stream),
+        (GATHER_L2, found.gather_l2),
+        (GATHER_MEMORY, found.gather_memory),
+    ];
     let ceiling = |(name, rate): (&str, f64)| Ceiling {
         name: name.into(),
         device: Device::Cpu,

@@ -132,7 +132,7 @@ pub fn run(options: &Options, progress: &mut dyn Progress) -> Result<Record> {
     let mut ceilings = Vec::new();
     if wanted(CPU) {
         progress.step("ceilings of the CPU");
-        ceilings = work::ceilings(machine.cores)?;
+        ceilings = work::ceilings(machine.cores, false)?;
         for ceiling in &ceilings {
             let unit = if ceiling.name == work::FMA { "GFLOP/s" } else { "GB/s" };
             found.push(format!("{CPU}.{}", ceiling.name), [("rate", ceiling.rate, unit)]);

@@ -4,8 +4,9 @@
 //! together.
 
 use std::hint::black_box;
+use std::ops::Range;
 use std::sync::Barrier;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::parts::Part;
 use super::query::{QueryMemory, Step, Stretch, Visitor, visit_all};
@@ -23,43 +24,93 @@ use crate::rng::Rng;
 /// Elements of a row: 32 channels of `f32`, two cache lines.
 const ROW: usize = 32;
 
-/// The order in which rows are read.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Reading {
-    /// Random rows, one buffer per thread.
-    Own,
-    /// Random rows, one buffer for all threads.
-    Shared,
-    /// Rows from first to last, one buffer per thread.
-    InOrder,
+/// Rates of all threads of the current rayon pool together.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Ceilings {
+    /// Operations per second of fused multiply-adds on `f32`.
+    pub multiply_add: f64,
+    /// Bytes per second of rows read from first to last, of a pyramid per thread.
+    pub stream: f64,
+    /// Bytes per second of random rows, from a buffer per thread that fits into L2.
+    pub gather_l2: f64,
+    /// Bytes per second of random rows, from one pyramid.
+    pub gather_memory: f64,
+}
+
+/// Bytes of a buffer that fits into L2 and not into L1, and of a value pyramid.
+const IN_L2: usize = 512 << 10;
+const PYRAMID: usize = 20 << 20;
+
+/// The longest time for all ceilings.
+const LONGEST: Duration = Duration::from_secs(10);
+
+/// Measures the ceilings in turn, until none has risen by a hundredth for the time `settle`. The
+/// best rate counts, so other programs and a slow clock do not show, unless they last as long. An
+/// error where this machine lacks `isa`.
+pub fn ceilings(isa: Isa, settle: Duration) -> Result<Ceilings> {
+    let isa = Detected::new(isa)?;
+    let threads = rayon::current_num_threads();
+    let pyramids = buffer(threads * PYRAMID);
+    let mut best = Ceilings::default();
+    let begin = Instant::now();
+    let mut risen = begin;
+    loop {
+        // Pages of a new buffer lie elsewhere, and fewer of them may share sets of L2.
+        let in_l2 = buffer(threads * IN_L2);
+        let of_thread = |thread: usize, bytes: usize| thread * rows(bytes)..(thread + 1) * rows(bytes);
+        let rates = [
+            (&mut best.multiply_add, multiply_add(isa)),
+            (&mut best.stream, read(isa, &pyramids, |t| of_thread(t, PYRAMID).collect())),
+            (&mut best.gather_l2, read(isa, &in_l2, |t| random(of_thread(t, IN_L2), t))),
+            (&mut best.gather_memory, read(isa, &pyramids, |t| random(of_thread(0, PYRAMID), t))),
+        ];
+        for (best, rate) in rates {
+            if rate > 1.01 * *best {
+                risen = Instant::now();
+            }
+            *best = best.max(rate);
+        }
+        if risen.elapsed() >= settle || begin.elapsed() >= LONGEST {
+            return Ok(best);
+        }
+    }
 }
 
 /// Rounds of a probe. The best one counts.
-const ROUNDS: usize = 7;
+const ROUNDS: usize = 3;
 
-/// Bytes per second at which 128-byte rows can be read, again and again, from a buffer of `bytes`.
-/// It does nothing else: no kernel that reads rows from there is faster. An error where this
-/// machine lacks `isa`.
-pub fn read(isa: Isa, bytes: usize, reading: Reading) -> Result<f64> {
-    let isa = Detected::new(isa)?;
-    let rows = (bytes / (4 * ROW)).max(1);
-    let copies = if reading == Reading::Shared { 1 } else { rayon::current_num_threads() };
-    let data = Aligned::filled(copies * rows * ROW, 1.0f32);
-    Ok(best_rate(|thread| {
-        let mut r = Rng::new(thread as u64);
-        let first = if reading == Reading::Shared { 0 } else { thread * rows };
-        let order: Vec<usize> = match reading {
-            Reading::InOrder => (first..first + rows).map(|row| row * ROW).collect(),
-            _ => (0..400_000).map(|_| (first + r.below(rows)) * ROW).collect(),
-        };
-        let data = &data;
+/// Rows read per thread and round, at least: more than a millisecond.
+const READ: usize = 400_000;
+
+fn buffer(bytes: usize) -> Aligned<f32> {
+    Aligned::filled(bytes / size_of::<f32>(), 1.0)
+}
+
+fn rows(bytes: usize) -> usize {
+    bytes / (ROW * size_of::<f32>())
+}
+
+/// Random rows of some, twice as many: the list takes an eighth of the bytes of the rows.
+fn random(rows: Range<usize>, seed: usize) -> Vec<usize> {
+    let mut r = Rng::new(seed as u64);
+    (0..2 * rows.len()).map(|_| rows.start + r.below(rows.len())).collect()
+}
+
+/// Bytes per second at which every thread reads the rows that `list` gives it, again and again. It
+/// does nothing else: no kernel that reads rows from there is faster.
+fn read(isa: Detected, data: &[f32], list: impl Fn(usize) -> Vec<usize> + Sync) -> f64 {
+    best_rate(|thread| {
+        let starts: Vec<usize> = list(thread).into_iter().map(|row| row * ROW).collect();
+        let times = READ.div_ceil(starts.len());
         move || {
             let mut sum = 0.0;
-            isa.run(Gather { data, starts: &order, sum: &mut sum });
-            black_box(sum);
-            (order.len() * ROW * 4) as f64
+            for _ in 0..times {
+                isa.run(Gather { data, starts: &starts, sum: &mut sum });
+                black_box(sum);
+            }
+            (times * starts.len() * ROW * 4) as f64
         }
-    }))
+    })
 }
 
 /// Bytes of rows that the forward pass reads, and bytes per second when the same rows are only
@@ -138,18 +189,16 @@ impl Body<f32> for Starts<'_> {
     }
 }
 
-/// Floating-point operations per second of fused multiply-adds on `f32`. An error where this
-/// machine lacks `isa`.
-pub fn multiply_add(isa: Isa) -> Result<f64> {
-    let isa = Detected::new(isa)?;
-    Ok(best_rate(|_| {
+/// Floating-point operations per second of fused multiply-adds on `f32`.
+fn multiply_add(isa: Detected) -> f64 {
+    best_rate(|_| {
         move || {
             let (mut flops, mut sum) = (0.0, 0.0);
             isa.run(MultiplyAdd { flops: &mut flops, sum: &mut sum });
             black_box(sum);
             flops
         }
-    }))
+    })
 }
 
 /// Runs several rounds of work on every thread of the pool at once, and returns the work per second
