@@ -78,6 +78,10 @@ pub use msda_ort::RegisterCustomOps;
 
 #[pymodule]
 mod _native {
+    /// The workloads of the benchmark: name and TOML text.
+    #[pymodule_export]
+    const WORKLOADS: [(&str, &str); msda_workloads::ALL.len()] = msda_workloads::ALL;
+
     #[pymodule_export]
     use super::raw::{check, cuda_level_key, explain, forward};
     #[pymodule_export]

@@ -1,5 +1,6 @@
 //! The benchmark: checks engines on workloads, times them, and makes a record.
 
+mod beside;
 mod measure;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -7,12 +8,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use anyhow::{Result, bail};
 use msda::{Dtype, Isa};
 
-use crate::engines::peers::{self, Peer};
+use crate::engines::external::{Outcome, is_external};
 use crate::engines::{self, Engine, Plain, Registry};
 use crate::record::{Device, Pass, Record};
 use crate::workload::Workload;
 use crate::{gpu, machine, work};
-use measure::TURNS;
+use measure::ROUNDS;
 
 /// What to measure.
 #[derive(Debug, Clone, Default)]
@@ -92,11 +93,9 @@ pub fn run(options: &Options, registry: &Registry, progress: &mut dyn Progress) 
         registry,
         // Before anything runs, so that it has the clocks and temperature of an idle GPU.
         record: Record::new(&options.command, machine::describe(ordinal)),
-        guests: BTreeSet::new(),
-        peers: Vec::new(),
+        outcomes: Vec::new(),
         ordinal,
         open: BTreeMap::new(),
-        lost: BTreeSet::new(),
     };
     if let Some(load) = bench.record.machine.load.filter(|load| load.busy) {
         bench.progress.note(&format!(
@@ -108,13 +107,15 @@ pub fn run(options: &Options, registry: &Registry, progress: &mut dyn Progress) 
         bench.narrow(workload);
     }
     bench.find_cuda()?;
-    bench.find_guests()?;
+    bench.measure_external(&workloads)?;
     let plans: Vec<Vec<Cell>> = workloads.iter().map(|w| bench.plan(w)).collect();
-    let on_cpu = |c: &&Cell| bench.device(&c.engine) == Device::Cpu;
-    let threads: BTreeSet<usize> = plans.iter().flatten().filter(on_cpu).map(|c| c.threads).collect();
-    let gpu = plans.iter().flatten().any(|c| !on_cpu(&c));
-    let turns = if options.brief { 0 } else { TURNS as usize - 1 };
-    let again = plans.iter().filter(|plan| plan.iter().any(|c| on_cpu(&c))).count() * turns;
+    let on_cpu = |c: &&Cell| device(&c.engine) == Device::Cpu;
+    let external = |on: Device| bench.outcomes.iter().any(|outcome| outcome.run.device == on);
+    let mut threads: BTreeSet<usize> = plans.iter().flatten().filter(on_cpu).map(|c| c.threads).collect();
+    threads.extend(external(Device::Cpu).then(|| bench.external_threads()));
+    let gpu = plans.iter().flatten().any(|c| !on_cpu(&c)) || external(Device::Cuda);
+    let rounds = if options.brief { 0 } else { ROUNDS as usize - 1 };
+    let again = plans.iter().filter(|plan| plan.iter().any(|c| on_cpu(&c))).count() * rounds;
     let cells = plans.iter().map(Vec::len).sum::<usize>();
     bench.progress.begin(threads.len() + usize::from(gpu) + cells + again);
     for threads in threads {
@@ -149,16 +150,17 @@ struct Bench<'a> {
     registry: &'a Registry,
     /// The results so far.
     record: Record,
-    /// The engines of others that are installed: torch, torch-cuda, peers.
-    guests: BTreeSet<String>,
-    /// The peers that are described, installed or not.
-    peers: Vec<Peer>,
+    /// What external engines have measured.
+    outcomes: Vec<Outcome>,
     /// The number of the GPU.
     ordinal: usize,
     /// Open engines by name and threads. Starting one can take seconds.
     open: BTreeMap<(String, usize), Box<dyn Engine>>,
-    /// Engines whose process ended or gave no answer. They are not asked again.
-    lost: BTreeSet<String>,
+}
+
+/// Where an engine of this process computes.
+fn device(engine: &str) -> Device {
+    if engines::is_cuda(engine) { Device::Cuda } else { Device::Cpu }
 }
 
 impl Bench<'_> {
@@ -181,14 +183,6 @@ impl Bench<'_> {
     /// Whether this device is measured.
     fn measures(&self, device: Device) -> bool {
         self.options.device.is_none_or(|only| only == device)
-    }
-
-    fn device(&self, engine: &str) -> Device {
-        match self.peers.iter().find(|peer| peer.engine() == engine) {
-            Some(peer) => peer.device,
-            None if engine == "torch-cuda" || engines::is_cuda(engine) => Device::Cuda,
-            None => Device::Cpu,
-        }
     }
 
     /// Opens the CUDA backend. An engine that was named must open; otherwise a missing GPU is noted
@@ -230,60 +224,6 @@ impl Bench<'_> {
         Ok(())
     }
 
-    /// Looks for torch and for peers, so that a missing one is noted once and not for each
-    /// workload.
-    fn find_guests(&mut self) -> Result<()> {
-        let mut wanted: Vec<String> = ["torch", "torch-cuda"].map(String::from).into();
-        let named = &self.options.engines;
-        for name in named.iter().filter(|e| e.starts_with(peers::PREFIX)) {
-            peers::find(name)?;
-        }
-        if named.is_empty() || named.iter().any(|e| e.starts_with(peers::PREFIX)) {
-            self.peers = peers::load()?;
-            wanted.extend(self.peers.iter().map(Peer::engine));
-        }
-        let asked = |engine: &String| named.is_empty() || named.contains(engine);
-        wanted.retain(|engine| asked(engine) && self.measures(self.device(engine)));
-        if wanted.is_empty() {
-            return Ok(());
-        }
-        let threads = self.options.threads.first().copied().unwrap_or_else(rayon::current_num_threads);
-        let torch = match engines::Torch::start(threads, Device::Cpu) {
-            Ok(torch) => torch,
-            Err(why) => {
-                // Where torch was looked for is for `msda doctor` to say.
-                let why = format!("{why:#}");
-                let first = why.lines().next().unwrap_or_default();
-                let missing = first.starts_with(engines::NO_TORCH);
-                self.record.skip("torch", if missing { engines::NO_TORCH } else { first });
-                return Ok(());
-            }
-        };
-        let version = torch.version().to_owned();
-        if !torch.finds_cuda() {
-            let gpu: Vec<String>;
-            (gpu, wanted) = wanted.into_iter().partition(|e| self.device(e) == Device::Cuda);
-            // Without a GPU this was said already, unless one of them was asked for.
-            if gpu::count() > 0 || gpu.iter().any(|e| self.options.engines.contains(e)) {
-                self.record.skip(gpu.join(", "), format!("torch {version} finds no CUDA device"));
-            }
-        }
-        let candidates: Vec<Peer> =
-            self.peers.iter().filter(|peer| wanted.contains(&peer.engine())).cloned().collect();
-        for (peer, missing) in candidates.iter().zip(peers::survey(&candidates)?) {
-            if let Some(why) = missing {
-                wanted.retain(|e| *e != peer.engine());
-                self.record.skip(peer.engine(), why);
-            }
-        }
-        if wanted.iter().any(|e| e == "torch") {
-            self.open.insert(("torch".into(), threads), Box::new(torch));
-        }
-        self.guests = wanted.into_iter().collect();
-        self.record.machine.torch = Some(version).filter(|_| !self.guests.is_empty());
-        Ok(())
-    }
-
     /// The planned measurements of a workload.
     fn plan(&self, workload: &Workload) -> Vec<Cell> {
         let threads = match self.options.threads.as_slice() {
@@ -294,10 +234,10 @@ impl Bench<'_> {
         let mut cells = Vec::new();
         for pass in self.passes() {
             for &dtype in &workload.dtypes {
-                let engines = self.engines(dtype, pass, &best);
+                let engines = self.engines(pass, &best);
                 let cell = |engine: &str, threads| Cell { dtype, engine: engine.to_owned(), threads, pass };
                 let (gpu, cpu): (Vec<&String>, Vec<&String>) =
-                    engines.iter().partition(|e| self.device(e) == Device::Cuda);
+                    engines.iter().partition(|e| device(e) == Device::Cuda);
                 for &threads in &threads {
                     cells.extend(cpu.iter().map(|e| cell(e, threads)));
                     // Other instruction sets and one thread are measured on the main workload
@@ -318,12 +258,11 @@ impl Bench<'_> {
         cells
     }
 
-    /// The engines that were asked for, or all that take the type, without guests that are missing.
-    fn engines(&self, dtype: Dtype, pass: Pass, best: &str) -> Vec<String> {
-        let is_guest = |e: &str| e.starts_with("torch") || e.starts_with(peers::PREFIX);
+    /// The engines of this process that were asked for, or the usual ones.
+    fn engines(&self, pass: Pass, best: &str) -> Vec<String> {
         let here = |e: &String| {
-            self.measures(self.device(e))
-                && (!is_guest(e) || self.guests.contains(e))
+            self.measures(device(e))
+                && !is_external(e)
                 && self.open.get(&(e.clone(), 1)).is_none_or(|engine| engine.computes(pass))
         };
         if !self.options.engines.is_empty() {
@@ -333,12 +272,6 @@ impl Bench<'_> {
         if self.open.contains_key(&("cuda".into(), 1)) {
             names.push("cuda".into());
         }
-        if dtype == Dtype::F32 {
-            names.push("torch".into());
-        }
-        names.push("torch-cuda".into());
-        let suits = |peer: &&Peer| peer.dtypes.contains(&dtype) && (pass == Pass::Forward || peer.backward);
-        names.extend(self.peers.iter().filter(suits).map(Peer::engine));
         names.retain(here);
         names
     }

@@ -4,7 +4,7 @@
 //! |---|---|
 //! | [`workload`] | problems with data, described in TOML |
 //! | [`task`] | a workload's data with a pass: what an engine runs |
-//! | [`engines`] | implementations by name: backends, torch, peers in Python processes |
+//! | [`engines`] | implementations by name: backends; torch and peers in a Python process |
 //! | [`gpu`] | engines on NVIDIA GPUs, tuning, explanations of kernels |
 //! | [`check`] | compares an engine with the oracle before it is timed |
 //! | [`verify`] | the battery and whole workloads, for `msda verify` |

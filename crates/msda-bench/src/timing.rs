@@ -86,9 +86,9 @@ mod tests {
     }
 
     #[test]
-    fn slow_things_take_few_of_many_turns() {
+    fn slow_things_take_few_of_many_rounds() {
         let effort = Effort::FULL;
-        let turns = |ms: f64| {
+        let rounds = |ms: f64| {
             let mut times = Vec::new();
             (1..=6)
                 .filter(|&k| {
@@ -99,8 +99,8 @@ mod tests {
                 })
                 .collect::<Vec<_>>()
         };
-        assert_eq!(turns(1000.0), [1, 3, 5]);
-        assert_eq!(turns(1.0), [1, 2, 3, 4, 5, 6]);
+        assert_eq!(rounds(1000.0), [1, 3, 5]);
+        assert_eq!(rounds(1.0), [1, 2, 3, 4, 5, 6]);
     }
 
     #[test]

@@ -15,7 +15,7 @@ use crate::record::{Check, Device, Pass};
 use crate::task::Task;
 use crate::workload::Workload;
 
-/// A backend that runs the battery, or several that take turns, one per seed.
+/// A backend that runs the battery, or several of which each seed takes the next.
 pub struct Subject {
     /// Its name in tables.
     pub name: String,
@@ -60,8 +60,8 @@ pub fn battery(
     let mut jobs = Vec::new();
     for subject in subjects {
         for &group in groups {
-            for (turn, &seed) in seeds.iter().enumerate() {
-                jobs.push((subject, group, seed, &*subject.backends[turn % subject.backends.len()]));
+            for (i, &seed) in seeds.iter().enumerate() {
+                jobs.push((subject, group, seed, &*subject.backends[i % subject.backends.len()]));
             }
         }
     }

@@ -7,25 +7,13 @@ use anyhow::{Context, Result, anyhow, bail, ensure};
 use msda::rng::Rng;
 use msda::{Buffer, Dtype, Layout, Problem, Spec, Types};
 use rayon::prelude::*;
-use serde::Deserialize;
+use serde::{Deserialize, Deserializer, de};
 
 use crate::Unknown;
-use crate::engines::peers::dtypes;
 use crate::files::cannot;
 
-/// Workloads by name, with the texts of their files.
-macro_rules! built_in {
-    ($($name:literal)*) => { [$(($name, include_str!(concat!("../workloads/", $name, ".toml")))),*] };
-}
-
 /// The built-in workloads: name and text.
-pub const BUILT_IN: [(&str, &str); 20] = built_in![
-    "small"
-    "seed-encoder" "seed-decoder" "seed-uniform" "seed-point" "seed" "seed-ring-uniform" "seed-b6h8"
-    "detr-encoder" "detr-decoder" "dino-encoder" "dino-training"
-    "bevformer-temporal" "bevformer-spatial" "bevformer-cross" "mask2former"
-    "rt-detr-decoder" "rf-detr-decoder" "rf-detr-training" "d-fine-decoder"
-];
+pub use msda_workloads::ALL as BUILT_IN;
 
 /// A benchmark: sizes, types and locations of samples.
 #[derive(Debug, Clone, Deserialize)]
@@ -34,6 +22,9 @@ pub struct Workload {
     /// Its name: that of the file, without the extension.
     #[serde(skip)]
     pub name: String,
+    /// Its text.
+    #[serde(skip)]
+    pub text: String,
     /// One line of description.
     pub about: String,
     /// Value types to measure, the main one first.
@@ -60,6 +51,15 @@ enum Coordinates {
     F32,
     /// The values' type, as in a model under autocast.
     Value,
+}
+
+/// Reads the names of types: at least one.
+fn dtypes<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<Dtype>, D::Error> {
+    let names = Vec::<String>::deserialize(from)?;
+    if names.is_empty() {
+        return Err(de::Error::custom("dtypes: got none, expected at least one"));
+    }
+    names.iter().map(|name| name.parse().map_err(de::Error::custom)).collect()
 }
 
 /// What a size or a seed must be.
@@ -146,7 +146,7 @@ impl Workload {
                 .fold(why.to_string(), |why, kind| why.replace(&format!("expected {kind}"), WHOLE));
             anyhow!("{}\nhint: crates/msda-bench/workloads/README.md describes the keys", why.trim_end())
         })?;
-        let workload = Self { name: name.to_owned(), ..file };
+        let workload = Self { name: name.to_owned(), text: text.to_owned(), ..file };
         let problem = workload.problem(Dtype::F32)?;
         if workload.locations.references == References::Pixels {
             let pixels: usize = problem.levels().iter().map(|l| l.h * l.w).sum();

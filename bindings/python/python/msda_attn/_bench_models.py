@@ -204,7 +204,7 @@ class CannotRun(Exception):
 
 def _peer_operator(step: Step, peer: _peers.Peer) -> Callable[..., Tensor]:
     """A peer with the arguments that the operator of a model has."""
-    operator = peer.load(step.device)
+    operator = peer.load()
 
     def run(
         value: Tensor,
@@ -226,7 +226,9 @@ def _peer_operator(step: Step, peer: _peers.Peer) -> Callable[..., Tensor]:
             [tuple(size) for size in sizes],
             points,
         )
-        if refused := peer.refuses(step.device, str(value.dtype).removeprefix("torch."), call):
+        which = "backward" if step.train else "forward"
+        dtype = str(value.dtype).removeprefix("torch.")
+        if refused := peer.refuses(step.device, dtype, call, which):
             raise CannotRun(refused)
         return operator(call)
 
@@ -290,12 +292,13 @@ class Row:
 def _ways(step: Step) -> dict[str, Callable[[], contextlib.AbstractContextManager[Any]]]:
     """The implementations: a context for each, in which a model calls it."""
     ways: dict[str, Any] = {OWN: contextlib.nullcontext, OURS: patched.patch_transformers}
-    for peer in _peers.PEERS:
-        if peer.name not in (_peers.OURS, _peers.BASE, "transformers"):
-            if step.device in peer.devices:
-                # Loaded once: with new functions in each round, a model would compile again.
-                load = functools.cache(functools.partial(_peer_operator, step, peer))
-                ways[peer.name] = functools.partial(_with_peer, step, load)
+    for peer in _peers.known().values():
+        # Results that may be wrong would change the rest of a step.
+        own = peer in (_peers.OURS, _peers.TORCH) or peer.name == "transformers"
+        if not own and peer.exact is not False and step.device in peer.devices:
+            # Loaded once: with new functions in each round, a model would compile again.
+            load = functools.cache(functools.partial(_peer_operator, step, peer))
+            ways[peer.name] = functools.partial(_with_peer, step, load)
     return ways
 
 

@@ -6,6 +6,8 @@ from typing import TypedDict
 
 __version__: str
 # The commit and the backends.
+WORKLOADS: Sequence[tuple[str, str]]
+# The names of the benchmark's workloads, and their texts in TOML.
 
 # Address, name of the type, sizes, strides in elements.
 _Array = tuple[int, str, Sequence[int], Sequence[int]]

@@ -12,11 +12,11 @@ use crate::timing::{Effort, summarize};
 use crate::workload::{Data, Workload};
 use crate::{gpu, work};
 
-/// The engines and value types of a workload are timed on the processor in this many turns, so that
-/// a disturbance of the machine affects all of them alike.
-pub(super) const TURNS: u32 = 6;
+/// The engines and value types of a workload are timed on the processor in this many rounds, so
+/// that a disturbance of the machine affects all of them alike.
+pub(super) const ROUNDS: u32 = 6;
 
-/// Runs longer than this many milliseconds need no warm-up after their first turn.
+/// Runs longer than this many milliseconds need no warm-up after their first round.
 const LONG: f64 = 50.0;
 
 /// One value type of a workload.
@@ -43,61 +43,57 @@ struct Timed {
 type Outcome = Result<(Measurement, Vec<f64>), String>;
 
 impl Bench<'_> {
-    /// Measures the plan of a workload. Every engine is reported when its first turn is over.
+    /// Measures the plan of a workload. Every engine is reported when its first round is over.
     pub(super) fn measure(&mut self, workload: &Workload, plan: &[Cell]) -> Result<()> {
-        let mut turns = Vec::new();
+        let mut rounds = Vec::new();
         for &dtype in &workload.dtypes {
             let cells: Vec<&Cell> = plan.iter().filter(|c| c.dtype == dtype).collect();
-            if cells.is_empty() {
+            let outcomes = self.outcomes_of(&workload.name, dtype);
+            if cells.is_empty() && outcomes.is_empty() {
                 continue;
             }
             let data = workload.data(dtype)?;
-            let (expected, reads) = (Expected::new(&data, &workload.name)?, work::count_reads(&data));
+            let reads = work::count_reads(&data);
+            self.add_external(workload, dtype, reads, outcomes)?;
+            if cells.is_empty() {
+                continue;
+            }
+            let expected = Expected::new(&data, &workload.name)?;
             let typed = TypedWorkload { workload, data, expected, reads };
             let mut timed = Vec::new();
             for cell in cells {
                 let what = format!("{} {} {} {}", workload.name, cell.pass, dtype, cell.engine);
                 self.progress.step(&what);
-                timed.extend(self.first_turn(&typed, cell)?);
+                timed.extend(self.first_round(&typed, cell)?);
             }
             if !timed.is_empty() {
-                turns.push((typed.data, timed));
+                rounds.push((typed.data, timed));
             }
         }
-        for turn in 1..TURNS {
-            if !turns.is_empty() {
-                self.progress.step(&format!("{}, turn {} of {TURNS}", workload.name, turn + 1));
+        for round in 1..ROUNDS {
+            if !rounds.is_empty() {
+                self.progress.step(&format!("{}, round {} of {ROUNDS}", workload.name, round + 1));
             }
-            for (data, timed) in &mut turns {
-                self.take_turn(turn, data, timed)?;
+            for (data, timed) in &mut rounds {
+                self.next_round(round, data, timed)?;
             }
         }
         Ok(())
     }
 
-    /// Checks an engine and times it: fully on a GPU, for the first turn on the processor. Returns
+    /// Checks an engine and times it: fully on a GPU, for the first round on the processor. Returns
     /// what is to be timed again.
-    fn first_turn(&mut self, typed: &TypedWorkload<'_>, cell: &Cell) -> Result<Option<Timed>> {
-        if self.lost.contains(&cell.engine) {
-            return Ok(None);
-        }
+    fn first_round(&mut self, typed: &TypedWorkload<'_>, cell: &Cell) -> Result<Option<Timed>> {
         let key = (cell.engine.clone(), cell.threads);
         let what = format!("{} {} {}", typed.workload.name, cell.engine, cell.dtype);
         let open = || self.registry.open(&cell.engine, cell.threads);
-        let mut engine = match self.open.remove(&key).map_or_else(open, Ok) {
-            Ok(engine) => engine,
-            Err(why) if self.guests.contains(&cell.engine) => {
-                self.lose(&cell.engine, what, &why);
-                return Ok(None);
-            }
-            Err(why) => return Err(why),
-        };
+        let mut engine = self.open.remove(&key).map_or_else(open, Ok)?;
         let mut timed = None;
         match self.measure_cell(typed, cell, &mut *engine) {
             Ok(Ok((measurement, times))) => {
                 let again = engine.device() == Device::Cpu && !self.options.brief;
-                let turn = if again { format!(", turn 1 of {TURNS}") } else { String::new() };
-                self.progress.note(&(line(&measurement) + &turn));
+                let round = if again { format!(", round 1 of {ROUNDS}") } else { String::new() };
+                self.progress.note(&(line(&measurement) + &round));
                 if again {
                     let (measurement, engine) = (self.record.measurements.len(), key.clone());
                     timed = Some(Timed { measurement, engine, pass: cell.pass, times });
@@ -106,13 +102,8 @@ impl Bench<'_> {
             }
             Ok(Err(why)) if self.options.brief => self.fail(what, why),
             Ok(Err(why)) => self.record.skip(what, why),
-            Err(why) if engine.is_guest() || self.options.brief => {
-                let what = format!("{what} {}", cell.pass);
-                if !engine.is_alive() {
-                    self.lose(&cell.engine, what, &why);
-                    return Ok(None);
-                }
-                self.fail(what, format!("{why:#}"));
+            Err(why) if engine.may_fail() || self.options.brief => {
+                self.fail(format!("{what} {}", cell.pass), format!("{why:#}"));
             }
             Err(why) => return Err(why),
         }
@@ -124,22 +115,16 @@ impl Bench<'_> {
     }
 
     /// Notes a failure at once, and in the record.
-    fn fail(&mut self, what: String, why: String) {
+    pub(super) fn fail(&mut self, what: String, why: String) {
         self.progress.note(&format!("failed: {what}: {why}"));
         self.record.skip(what, why);
     }
 
-    /// Notes that an engine has failed and is left out from now on.
-    fn lose(&mut self, engine: &str, what: String, why: &anyhow::Error) {
-        self.lost.insert(engine.to_owned());
-        self.fail(what, format!("{why:#}\n{engine} is left out of the rest of this run"));
-    }
-
-    /// One more turn, after `turns`, for each that has not yet used its share of the time.
-    fn take_turn(&mut self, turns: u32, data: &Data, timed: &mut [Timed]) -> Result<()> {
+    /// One more round, after `rounds`, for each that has not yet used its share of the time.
+    fn next_round(&mut self, rounds: u32, data: &Data, timed: &mut [Timed]) -> Result<()> {
         let (whole, part) = (self.whole_effort(), self.effort(Device::Cpu));
         for Timed { measurement, engine, pass, times } in timed {
-            let Some(open) = self.open.get_mut(engine).filter(|_| !whole.is_spent(times, turns + 1, TURNS))
+            let Some(open) = self.open.get_mut(engine).filter(|_| !whole.is_spent(times, rounds + 1, ROUNDS))
             else {
                 continue;
             };
@@ -147,13 +132,7 @@ impl Bench<'_> {
             match open.time(&Task::whole(data, *pass), effort) {
                 Ok(more) => times.extend(more),
                 // Its earlier times stay.
-                Err(why) if open.is_guest() => {
-                    if !open.is_alive() {
-                        self.open.remove(engine);
-                        self.lose(&engine.0, format!("{} {pass}, turn {}", engine.0, turns + 1), &why);
-                    }
-                    continue;
-                }
+                Err(_) if open.may_fail() => continue,
                 Err(why) => return Err(why).with_context(|| format!("timing {}", engine.0)),
             }
             self.record.measurements[*measurement].time = summarize(times);
@@ -161,13 +140,13 @@ impl Bench<'_> {
         Ok(())
     }
 
-    /// The effort of one turn. On a GPU, which has no other user, all of it is spent at once.
+    /// The effort of one round. On a GPU, which has no other user, all of it is spent at once.
     fn effort(&self, device: Device) -> Effort {
         let whole = device == Device::Cuda || self.options.brief;
-        if whole { self.whole_effort() } else { self.whole_effort().part(TURNS) }
+        if whole { self.whole_effort() } else { self.whole_effort().part(ROUNDS) }
     }
 
-    fn whole_effort(&self) -> Effort {
+    pub(super) fn whole_effort(&self) -> Effort {
         match self.options {
             Options { brief: true, .. } => Effort::BRIEF,
             Options { quick: true, .. } => Effort::QUICK,

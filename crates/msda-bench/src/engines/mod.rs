@@ -1,12 +1,10 @@
 //! Engines: implementations that can run and time a task.
 
+pub mod external;
 mod local;
 mod names;
-pub mod peers;
 mod plain;
-mod python;
 mod registry;
-mod torch;
 
 use anyhow::Result;
 use msda::Problem;
@@ -15,10 +13,7 @@ pub use self::local::Local;
 pub use self::names::{is_cuda, ordinal, split_cuda};
 pub use self::plain::Plain;
 pub(crate) use self::plain::for_each_tap;
-pub(crate) use self::python::NO_TORCH;
-pub use self::python::find_python;
 pub use self::registry::{Registry, Source};
-pub use self::torch::Torch;
 
 use crate::record::{Device, Pass, Replay};
 use crate::task::{Results, Task};
@@ -42,15 +37,9 @@ pub trait Engine {
         true
     }
 
-    /// Whether it is a guest: its failures are noted and the benchmark goes on. Other failures end
-    /// the benchmark.
-    fn is_guest(&self) -> bool {
+    /// Whether its failures are noted and the benchmark goes on. Other failures end the benchmark.
+    fn may_fail(&self) -> bool {
         false
-    }
-
-    /// Whether it can run another task. A process that has ended cannot.
-    fn is_alive(&self) -> bool {
-        true
     }
 
     /// The device that it computes on.

@@ -2,7 +2,7 @@
 
 use anyhow::{Result, bail};
 
-use super::peers;
+use super::external::is_external;
 
 const CUDA: &str = "cuda";
 
@@ -34,7 +34,7 @@ pub fn ordinal(names: &[String]) -> Result<usize> {
     let ours = names.iter().filter(|name| is_cuda(name));
     let mut numbers = ours.map(|name| Ok(split_cuda(name)?.0)).collect::<Result<Vec<usize>>>()?;
     // Torch and peers use the first GPU.
-    if names.iter().any(|name| name == "torch-cuda" || name.starts_with(peers::PREFIX)) {
+    if names.iter().any(|name| name != "torch" && is_external(name)) {
         numbers.push(0);
     }
     numbers.sort_unstable();

@@ -4,8 +4,8 @@ use anyhow::{Context, Result};
 use msda::oracle::Oracle;
 use msda::{Backend, Cpu, Isa};
 
-use super::{Engine, Local, Plain, Torch, is_cuda, peers};
-use crate::record::Device;
+use super::external::is_external;
+use super::{Engine, Local, Plain, is_cuda};
 use crate::{Unknown, gpu};
 
 /// Engines that run in this process, besides the instruction sets of `cpu`.
@@ -41,27 +41,21 @@ impl Registry {
         self
     }
 
-    /// Refuses a name that no engine has. Opens nothing: torch or the GPU may still be missing.
+    /// Refuses a name that no engine has. Opens nothing: torch or the GPU may still be missing, and
+    /// only Python knows the peers.
     pub fn check(&self, name: &str) -> Result<()> {
-        if ["torch", "torch-cuda"].contains(&name) {
+        if is_external(name) {
             return Ok(());
         }
-        if name.starts_with(peers::PREFIX) {
-            return peers::find(name).map(|_| ());
-        }
-        self.check_among(name, "engine", || {
-            let mut known = ["torch", "torch-cuda"].map(String::from).to_vec();
-            known.extend(peers::load()?.iter().map(peers::Peer::engine));
-            Ok(known)
-        })
+        self.check_among(name, "engine", &["torch", "torch-cuda", "msda", "peer:NAME"])
     }
 
-    /// The same for backends. Torch and peers run in processes of their own.
+    /// The same for backends of this process.
     pub fn check_backend(&self, name: &str) -> Result<()> {
-        self.check_among(name, "engine of this process", || Ok(Vec::new()))
+        self.check_among(name, "engine of this process", &[])
     }
 
-    fn check_among(&self, name: &str, kind: &str, others: impl Fn() -> Result<Vec<String>>) -> Result<()> {
+    fn check_among(&self, name: &str, kind: &str, others: &[&str]) -> Result<()> {
         if self.source(name).is_some() {
             return Ok(());
         }
@@ -72,21 +66,18 @@ impl Registry {
         if isa || IN_PROCESS.contains(&name) {
             return Ok(());
         }
-        Err(Unknown::new(kind, name, &[in_process(), others()?].concat()).into())
+        let others = others.iter().map(ToString::to_string);
+        Err(Unknown::new(kind, name, &in_process().into_iter().chain(others).collect::<Vec<_>>()).into())
     }
 
-    /// Opens the engine called `name` with that many threads: torch, a peer, a GPU, or a backend of
-    /// this process.
+    /// Opens the engine called `name` with that many threads: a GPU, or a backend of this process.
     pub fn open(&self, name: &str, threads: usize) -> Result<Box<dyn Engine>> {
-        self.check(name)?;
+        self.check_backend(name)?;
         if let Some(source) = self.source(name) {
             return source.open(name);
         }
         match name {
-            "torch" => Ok(Box::new(Torch::start(threads, Device::Cpu)?)),
-            "torch-cuda" => Ok(Box::new(Torch::start(1, Device::Cuda)?)),
             _ if is_cuda(name) => gpu::open(name),
-            _ if name.starts_with(peers::PREFIX) => Ok(Box::new(Torch::peer(peers::find(name)?, threads)?)),
             _ => Ok(Box::new(Local::new(self.backend(name)?, threads)?)),
         }
     }
@@ -123,17 +114,18 @@ mod tests {
     fn a_wrong_name_gets_the_list_of_right_ones() {
         let registry = Registry::default();
         for (name, words) in [
-            ("gpu", &["cpu", "cuda", "plain", "torch", "peer:mmcv"][..]),
+            ("gpu", &["cpu", "cuda", "plain", "torch", "peer:NAME"][..]),
             ("plian", &["did you mean plain?"]),
             ("cpu-avx1024", &["cpu-portable"]),
-            ("peer:mmvc", &["did you mean peer:mmcv?"]),
         ] {
             let why = registry.check(name).unwrap_err();
             assert!(why.downcast_ref::<Unknown>().is_some(), "{why}");
             assert!(words.iter().all(|word| why.to_string().contains(word)), "{why}");
         }
         assert!(
-            ["cpu", "plain", "torch", "cuda@7", "cpu-neon"].iter().all(|name| registry.check(name).is_ok())
+            ["cpu", "plain", "torch", "peer:x", "cuda@7", "cpu-neon"]
+                .iter()
+                .all(|name| registry.check(name).is_ok())
         );
         assert!(registry.backend("torch").err().unwrap().to_string().contains("engine of this process"));
     }

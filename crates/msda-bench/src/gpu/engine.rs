@@ -175,7 +175,7 @@ impl Engine for Cuda {
         is_exact(self.options)
     }
 
-    fn is_guest(&self) -> bool {
+    fn may_fail(&self) -> bool {
         self.guest
     }
 

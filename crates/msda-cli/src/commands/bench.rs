@@ -19,9 +19,10 @@ use super::{DeviceArg, PassArg, dtype, whole};
 #[command(after_help = "\
 Every engine is checked against an exact implementation before it is timed.
 The engine `plain`, a scalar loop without tricks, is always measured beside the
-others. torch and the GPU are measured where they are installed. An engine in
-Python that gives no answer for 300 s is left out; MSDA_PYTHON_TIMEOUT sets this
-time.
+others. The GPU is measured where there is one; torch and other implementations
+(peer:NAME) where a Python has torch and msda_attn, beside `msda`, our operator
+for torch, in the same rounds. MSDA_ENGINES names a file with more of them. One
+that gives no answer for 300 s is left out; MSDA_PYTHON_TIMEOUT sets this time.
 
 With --random, each problem is also compared with those most like it: `over
 near` is its time per gathered byte over the median of five others. Such a
@@ -48,8 +49,8 @@ pub(crate) struct Args {
     /// A value type; may be repeated. All types of the workload when absent
     #[arg(long, value_name = "TYPE", value_parser = dtype())]
     dtype: Vec<Dtype>,
-    /// An engine: cpu, cpu-ISA, plain, cuda, cuda:KERNEL, cuda@GPU, torch, torch-cuda, oracle or
-    /// peer:NAME; may be repeated
+    /// An engine: cpu, cpu-ISA, plain, cuda, cuda:KERNEL, cuda@GPU, torch, torch-cuda, msda, oracle
+    /// or peer:NAME; may be repeated
     #[arg(long, value_name = "NAME")]
     engine: Vec<String>,
     /// The device to measure on

@@ -4,9 +4,8 @@ mod gpu;
 
 use anyhow::Result;
 use msda::Isa;
-use msda_bench::engines::{self, peers};
+use msda_bench::engines::external::{self, Request};
 use msda_bench::machine;
-use msda_bench::record::Device;
 use msda_bench::report::beside;
 use serde_json::json;
 
@@ -23,7 +22,7 @@ pub(crate) struct Args {
     /// Print the findings as JSON
     #[arg(long)]
     json: bool,
-    /// Also try to import the other implementations of engines.toml; takes a while
+    /// Also try to import the other implementations; takes a while
     #[arg(long)]
     peers: bool,
 }
@@ -91,9 +90,9 @@ fn threads(cores: usize) -> Finding {
 }
 
 fn torch() -> Finding {
-    match engines::Torch::start(1, Device::Cpu) {
-        Ok(torch) => {
-            finding("torch", true, format!("{}; `msda bench` compares with it", torch.version()), None)
+    match external::find_python() {
+        Ok(python) => {
+            finding("torch", true, format!("{}; `msda bench` compares with it", python.torch), None)
         }
         Err(error) => failed("torch", format!("{error:#}"), " (only needed for comparison)"),
     }
@@ -115,18 +114,20 @@ fn split_hint(text: &str) -> (&str, Option<String>) {
 }
 
 fn examine_peers() -> Result<Finding> {
-    let known = peers::load()?;
-    let Ok(missing) = peers::survey(&known) else {
-        return Ok(finding("peers", false, "no Python with torch was found", None));
+    let Ok(python) = external::find_python() else {
+        return Ok(finding("peers", false, "no Python with torch and msda_attn was found", None));
     };
-    let (mut here, mut gone) = (Vec::new(), Vec::new());
-    for (peer, why) in known.iter().zip(missing) {
-        match why {
-            None => here.push(peer.engine()),
-            Some(why) => gone.push(format!("{} ({})", peer.engine(), why.lines().next().unwrap_or_default())),
-        }
-    }
+    let found = python.measure(Request { threads: 1, ..Request::default() }, &mut |_| ())?;
+    let engine = |name: &str| format!("{}{name}", external::PREFIX);
+    let absent = found.absent.iter().map(|(name, why)| (engine(name), why));
+    let gone: Vec<(String, &String)> =
+        absent.chain(found.failed.iter().map(|(n, why)| (n.clone(), why))).collect();
+    let known =
+        found.known.iter().filter(|name| !["msda", "torch"].contains(&name.as_str())).map(|n| engine(n));
+    let here: Vec<String> = known.filter(|name| !gone.iter().any(|(other, _)| other == name)).collect();
     let says = if here.is_empty() { "none can be imported".into() } else { here.join(", ") };
+    let gone = gone.iter().map(|(name, why)| format!("{name} ({})", why.lines().next().unwrap_or_default()));
+    let gone: Vec<String> = gone.collect();
     let hint = (!gone.is_empty()).then(|| format!("not here: {}", gone.join(", ")));
     Ok(finding("peers", !here.is_empty(), says, hint))
 }
