@@ -43,15 +43,15 @@ if has test; then
     MSDA_BIN="$bin/msda" step cli "$bin/cli" --test-threads=2
     step plan "$bin/plan"
 fi
+# The checkout's package with the compiled part of the bundle: `msda bench` measures torch with it.
+package=$(cd "$(dirname "$0")/../bindings/python" && pwd)
+cp "$bin"/_native.* "$package/python/msda_attn/"
+export PYTHONPATH=$package/python:$(cd "$(dirname "$0")" && pwd)
 if has python; then
     if missing=$("$MSDA_PYTHON" -c "import torch, pytest, transformers" 2>&1 >/dev/null); then
-        # The checkout's package with the compiled part of the bundle.
-        package=$(cd "$(dirname "$0")/../bindings/python" && pwd)
-        cp "$bin"/_native.* "$package/python/msda_attn/"
         # For records/tested.jsonl: the versions of this machine.
         export MSDA_TESTED=$out/tested.jsonl
-        PYTHONPATH=$package/python:$(dirname "$0") step python "$MSDA_PYTHON" -m pytest --quiet -rs \
-            -p no:cacheprovider -p tested "$package/tests"
+        step python "$MSDA_PYTHON" -m pytest --quiet -rs -p no:cacheprovider -p tested "$package/tests"
     else
         echo "skipped python: ${missing##*$'\n'}"
     fi

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use anyhow::{Result, bail};
 use msda::{Dtype, Isa};
 
-use crate::engines::external::{Outcome, is_external};
+use crate::engines::external::{Outcome, Run, is_external};
 use crate::engines::{self, Engine, Plain, Registry};
 use crate::record::{Device, Pass, Record};
 use crate::workload::Workload;
@@ -110,7 +110,7 @@ pub fn run(options: &Options, registry: &Registry, progress: &mut dyn Progress) 
     bench.measure_external(&workloads)?;
     let plans: Vec<Vec<Cell>> = workloads.iter().map(|w| bench.plan(w)).collect();
     let on_cpu = |c: &&Cell| device(&c.engine) == Device::Cpu;
-    let external = |on: Device| bench.outcomes.iter().any(|outcome| outcome.run.device == on);
+    let external = |on: Device| bench.outcomes.iter().any(|(run, ..)| run.device == on);
     let mut threads: BTreeSet<usize> = plans.iter().flatten().filter(on_cpu).map(|c| c.threads).collect();
     threads.extend(external(Device::Cpu).then(|| bench.external_threads()));
     let gpu = plans.iter().flatten().any(|c| !on_cpu(&c)) || external(Device::Cuda);
@@ -151,7 +151,7 @@ struct Bench<'a> {
     /// The results so far.
     record: Record,
     /// What external engines have measured.
-    outcomes: Vec<Outcome>,
+    outcomes: Vec<(Run, String, Outcome)>,
     /// The number of the GPU.
     ordinal: usize,
     /// Open engines by name and threads. Starting one can take seconds.

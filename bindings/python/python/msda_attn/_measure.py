@@ -58,7 +58,7 @@ class Result:
         if self.missing or self.work is None or self.error is None:
             return {**found, "missing": self.missing or "not run", "refused": self.refused}
         check = dict(zip(("max_error", "tolerance", "compared"), self.error))
-        return {**found, **self.work.record(), **check, "exact": self.exact}
+        return {**found, **self.work.record(), "check": check | {"inexact": not self.exact}}
 
 
 def _poison(*like: Tensor) -> None:

@@ -48,9 +48,11 @@ class Work:
         return bool(self.failed) or done or len(self.runs) >= _MOST
 
     def record(self) -> dict[str, Any]:
-        found = {"runs": len(self.runs), "median_us": self.median, "min_us": min(self.runs)}
-        found |= {"p10_us": self.share(10), "p90_us": self.share(90)}
-        return {**found, "host_us": statistics.median(self.host) if self.host else None}
+        """Milliseconds as the records of the command `msda` have them."""
+        shares = {"median": self.median, "min": min(self.runs)}
+        shares |= {"p10": self.share(10), "p90": self.share(90)}
+        time = {name: us / 1e3 for name, us in shares.items()} | {"runs": len(self.runs)}
+        return {"time": time, "host_us": statistics.median(self.host) if self.host else None}
 
 
 class CpuClock:

@@ -4,7 +4,7 @@ use anyhow::Result;
 use msda::{Dtype, Layout, Types};
 
 use super::Bench;
-use crate::engines::external::{self, Found, Measured, Missing, Outcome, Request, Run, find_python, name_on};
+use crate::engines::external::{self, Found, Outcome, Request, Run, find_python, name_on};
 use crate::record::{Device, Measurement};
 use crate::workload::Workload;
 use crate::{gpu, work};
@@ -82,7 +82,7 @@ impl Bench<'_> {
         }
         for engine in named {
             let known = self.record.skipped.iter().any(|s| s.what.split(' ').any(|word| word == engine));
-            if !known && !outcomes.iter().any(|outcome| outcome.engine == engine) {
+            if !known && !outcomes.iter().any(|(_, other, _)| *other == engine) {
                 let why = if cuda { "it does not run on this device" } else { &no_cuda };
                 self.record.skip(engine, why);
             }
@@ -93,8 +93,9 @@ impl Bench<'_> {
     }
 
     /// What external engines have found about a workload.
-    pub(super) fn outcomes_of(&self, workload: &str, dtype: Dtype) -> Vec<Outcome> {
-        let here = |o: &&Outcome| o.run.workload == workload && o.run.dtype == dtype.name();
+    pub(super) fn outcomes_of(&self, workload: &str, dtype: Dtype) -> Vec<(Run, String, Outcome)> {
+        let here =
+            |(run, ..): &&(Run, String, Outcome)| run.workload == workload && run.dtype == dtype.name();
         self.outcomes.iter().filter(here).cloned().collect()
     }
 
@@ -104,26 +105,23 @@ impl Bench<'_> {
         workload: &Workload,
         dtype: Dtype,
         reads: work::Reads,
-        outcomes: Vec<Outcome>,
+        outcomes: Vec<(Run, String, Outcome)>,
     ) -> Result<()> {
         let named = !self.external_named().is_empty();
         // All their tensors have one type, and levels follow each other.
         let problem = workload.problem(dtype)?.with(|s| {
             (s.types, s.layout, s.starts, s.positions) = (Types::uniform(dtype), Layout::Bshd, None, None);
         })?;
-        for Outcome { run, engine, pass, measured } in outcomes {
-            let what = format!("{} {engine} {dtype} {pass}", workload.name);
-            let measured: Measured = match measured {
-                Ok(measured) => measured,
-                Err(Missing { refused: true, .. }) if !named => continue,
-                Err(Missing { refused: true, why }) if !self.options.brief => {
-                    self.record.skip(what, why);
-                    continue;
+        for (run, engine, found) in outcomes {
+            let Outcome { pass, time, host_us, check, missing, refused, .. } = found;
+            let (Some(time), Some(check)) = (time, check) else {
+                let what = format!("{} {engine} {dtype} {pass}", workload.name);
+                match refused {
+                    true if !named => {}
+                    true if !self.options.brief => self.record.skip(what, missing),
+                    _ => self.fail(what, missing),
                 }
-                Err(Missing { why, .. }) => {
-                    self.fail(what, why);
-                    continue;
-                }
+                continue;
             };
             let cold = run.device == Device::Cuda;
             let threads = if cold { 1 } else { self.external_threads() };
@@ -137,11 +135,11 @@ impl Bench<'_> {
                 device: run.device,
                 cold,
                 kernel: None,
-                host_us: measured.host_us,
+                host_us,
                 replay: None,
-                time: measured.summary(),
+                time,
                 work: work::work(&problem, reads, pass, &self.record.ceilings, run.device, threads),
-                check: measured.check(),
+                check,
             });
         }
         Ok(())

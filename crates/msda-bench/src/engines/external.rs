@@ -86,57 +86,26 @@ pub struct Run {
     pub engines: Option<Vec<String>>,
 }
 
-/// One engine and pass of a run: times and check, or why there are none.
-#[derive(Debug, Clone)]
+/// What was found about an engine and a pass of a run. Without a check and times there is a reason.
+#[derive(Debug, Clone, Deserialize)]
 pub struct Outcome {
-    /// The run.
-    pub run: Run,
-    /// The engine.
-    pub engine: String,
+    /// The index of the run, in the request of its process.
+    run: usize,
+    /// The name in Python.
+    name: String,
     /// The pass.
     pub pass: Pass,
-    /// What was measured, or why not.
-    pub measured: Result<Measured, Missing>,
-}
-
-/// Times and check of an engine.
-#[derive(Debug, Clone, Deserialize)]
-pub struct Measured {
-    runs: usize,
-    median_us: f64,
-    min_us: f64,
-    p10_us: f64,
-    p90_us: f64,
-    /// Host time of a call, where a GPU computes.
+    /// The times in milliseconds.
+    pub time: Option<Summary>,
+    /// Microseconds of the host per call, where a GPU computes.
     pub host_us: Option<f64>,
-    max_error: f64,
-    tolerance: f64,
-    compared: usize,
-    exact: bool,
-}
-
-impl Measured {
-    /// The times, in milliseconds.
-    pub fn summary(&self) -> Summary {
-        let [median, min, p10, p90] =
-            [self.median_us, self.min_us, self.p10_us, self.p90_us].map(|us| us / 1e3);
-        Summary { median, min, p10, p90, runs: self.runs }
-    }
-
     /// The check of the result.
-    pub fn check(&self) -> Check {
-        let Self { max_error, tolerance, compared, exact, .. } = *self;
-        Check { max_error, tolerance, compared, inexact: !exact }
-    }
-}
-
-/// Why an engine was not measured.
-#[derive(Debug, Clone, Deserialize)]
-pub struct Missing {
-    /// The reason.
-    #[serde(rename = "missing")]
-    pub why: String,
+    pub check: Option<Check>,
+    /// Why it was not measured.
+    #[serde(default)]
+    pub missing: String,
     /// Whether it does not take such problems. Otherwise it failed.
+    #[serde(default)]
     pub refused: bool,
 }
 
@@ -149,8 +118,8 @@ pub struct Found {
     pub known: Vec<String>,
     /// Why some cannot be imported.
     pub absent: BTreeMap<String, String>,
-    /// The results.
-    pub outcomes: Vec<Outcome>,
+    /// The results: run, engine and outcome.
+    pub outcomes: Vec<(Run, String, Outcome)>,
     /// What has ended a process, and how.
     pub failed: Vec<(String, String)>,
 }
@@ -162,25 +131,9 @@ struct Written {
     cuda: bool,
     known: Vec<String>,
     absent: BTreeMap<String, String>,
-    results: Vec<Row>,
+    results: Vec<Outcome>,
     running: Option<Running>,
     error: Option<String>,
-}
-
-#[derive(Debug, Deserialize)]
-struct Row {
-    run: usize,
-    name: String,
-    pass: Pass,
-    #[serde(flatten)]
-    measured: Either,
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(untagged)]
-enum Either {
-    Missing(Missing),
-    Measured(Measured),
 }
 
 #[derive(Debug, Deserialize)]
@@ -294,14 +247,9 @@ impl Python {
                     None => bail!(why),
                 }
             }
-            for Row { run, name, pass, measured } in written.results {
-                let run = request.runs.get(run).context("a result of a run that was asked for")?.clone();
-                let measured = match measured {
-                    Either::Missing(missing) => Err(missing),
-                    Either::Measured(measured) => Ok(measured),
-                };
-                let engine = engine(&name, run.device);
-                found.outcomes.push(Outcome { run, engine, pass, measured });
+            for outcome in written.results {
+                let run = request.runs.get(outcome.run).context("a result of a run that was asked for")?;
+                found.outcomes.push((run.clone(), engine(&outcome.name, run.device), outcome));
             }
             (found.cuda, found.known) = (written.cuda, written.known);
             found.absent.extend(written.absent);
@@ -313,21 +261,15 @@ impl Python {
             let device = run.as_ref().map_or(Device::Cpu, |run| run.device);
             let done = at.map_or(0, |at| at + usize::from(blamed.is_none()));
             request.runs.drain(..done.min(request.runs.len()));
-            let words = [
-                run.as_ref().map(|run| run.workload.clone()),
-                blamed.as_ref().map(|name| engine(name, device)),
-                run.as_ref().map(|run| run.dtype.clone()),
-            ];
-            let what: Vec<String> = words.into_iter().flatten().collect();
-            let why = match &blamed {
-                Some(name) => format!("{why}\n{} is left out of the rest of this run", engine(name, device)),
-                None => why,
-            };
+            let blamed_engine = blamed.as_ref().map(|name| engine(name, device));
+            let [workload, dtype] = run.map_or([None, None], |run| [Some(run.workload), Some(run.dtype)]);
+            let what: Vec<String> = [workload, blamed_engine.clone(), dtype].into_iter().flatten().collect();
             if what.is_empty() {
                 found.failed.push(("torch and other implementations".into(), why));
                 return Ok(found);
             }
-            found.failed.push((what.join(" "), why));
+            let left_out = blamed_engine.map(|name| format!("\n{name} is left out of the rest of this run"));
+            found.failed.push((what.join(" "), why + &left_out.unwrap_or_default()));
             request.without.extend(blamed);
             if request.runs.is_empty() && !survey {
                 return Ok(found);
