@@ -9,7 +9,7 @@ use anyhow::{Result, bail};
 use msda::{Dtype, Isa};
 
 use crate::engines::external::{Outcome, Run, is_external};
-use crate::engines::{self, Engine, Plain, Registry};
+use crate::engines::{self, BASELINE, Engine, Registry};
 use crate::record::{Device, Pass, Record};
 use crate::workload::Workload;
 use crate::{gpu, machine, work};
@@ -244,9 +244,9 @@ impl Bench<'_> {
                     // alone.
                     let main = workload.name == MAIN && dtype == Dtype::F32;
                     if self.options.engines.is_empty() && main && self.measures(Device::Cpu) {
-                        cells.extend(
-                            Isa::available()[1..].iter().map(|isa| cell(&format!("cpu-{isa}"), threads)),
-                        );
+                        let others = Isa::available().into_iter().skip(1).map(|isa| format!("cpu-{isa}"));
+                        let others = others.filter(|name| !engines.contains(name));
+                        cells.extend(others.map(|name| cell(&name, threads)));
                         if threads > 1 && self.options.threads.is_empty() {
                             cells.push(cell(&best, 1));
                         }
@@ -268,7 +268,8 @@ impl Bench<'_> {
         if !self.options.engines.is_empty() {
             return self.options.engines.iter().filter(|e| here(e)).cloned().collect();
         }
-        let mut names = vec![best.to_owned(), Plain::NAME.to_owned()];
+        let mut names = vec![best.to_owned(), BASELINE.to_owned()];
+        names.dedup();
         if self.open.contains_key(&("cuda".into(), 1)) {
             names.push("cuda".into());
         }

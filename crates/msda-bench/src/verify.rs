@@ -8,7 +8,7 @@ use msda::{Backend, Dtype, Isa};
 
 use crate::bench::Progress;
 use crate::check::Expected;
-use crate::engines::{Plain, Registry, is_cuda};
+use crate::engines::{Registry, is_cuda};
 use crate::gpu;
 use crate::parallel::{cores, in_parallel};
 use crate::record::{Check, Device, Pass};
@@ -33,14 +33,13 @@ impl Subject {
         Ok(Self { name, device, backends: vec![backend] })
     }
 
-    /// All backends of a device. On the CPU: every instruction set, and the plain loop that they
-    /// are compared with. On a GPU: the chosen kernels, the same with sums of `f16`, for fixed
+    /// All backends of a device. On the CPU: every instruction set. On a GPU: the chosen kernels, the same with sums of `f16`, for fixed
     /// sizes, with level sizes in device memory and with atomic additions, the generic kernel, and
     /// kernels with parameters that change with every case and seed.
     pub fn all(device: Device, seeds: &[u64]) -> Result<Vec<Self>> {
         if device == Device::Cpu {
             let isas = Isa::available().into_iter().map(|isa| format!("cpu-{isa}"));
-            return isas.chain([Plain::NAME.into()]).map(|name| Self::named(&name)).collect();
+            return isas.map(|name| Self::named(&name)).collect();
         }
         let sweep = Self { name: "cuda, any parameters".into(), device, backends: gpu::sweeps(seeds)? };
         let chosen =

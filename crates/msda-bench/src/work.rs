@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
+use msda::backend::Args;
 use msda::cpu::probe;
 use msda::{Isa, Problem};
 use rayon::prelude::*;
 
-use crate::engines::for_each_tap;
 use crate::record::{Ceiling, Device, Pass, Work};
 use crate::task::Task;
 use crate::workload::Data;
@@ -63,15 +63,33 @@ pub fn count_reads(data: &Data) -> Reads {
         let mut seen = vec![false; p.positions()];
         let mut taps = 0usize;
         for query in 0..p.queries() {
-            for_each_tap::<f64>(p, &args, [plane / p.heads(), query, plane % p.heads()], |_, _, tap| {
+            for_each_tap(p, &args, [plane / p.heads(), query, plane % p.heads()], |position| {
                 taps += 1;
-                seen[tap.position] = true;
+                seen[position] = true;
             });
         }
         (taps as f64, seen.iter().filter(|s| **s).count() as f64)
     });
     let (taps, rows) = counts.reduce(|| (0.0, 0.0), |a, b| (a.0 + b.0, a.1 + b.1));
     Reads { taps, rows }
+}
+
+/// Calls `f` with the position of every pixel on the map that the bilinear samples of one image,
+/// query and head read.
+fn for_each_tap(p: &Problem, args: &Args<'_>, at: [usize; 3], mut f: impl FnMut(usize)) {
+    let first = args.locations.at(at);
+    let samples = p.levels().iter().zip(p.points()).flat_map(|(level, &n)| std::iter::repeat_n(level, n));
+    for (s, level) in samples.enumerate() {
+        let pixels = |axis: usize, side: usize| {
+            let (scale, shift) = p.pixel_transform(side);
+            let low = (args.locations.data.get(first + 2 * s + axis) * scale + shift).floor();
+            let both = [low, low + 1.0].into_iter().filter(move |i| (0.0..side as f64).contains(i));
+            both.map(|i| i as usize)
+        };
+        for y in pixels(1, level.h) {
+            pixels(0, level.w).for_each(|x| f(level.position(y, x)));
+        }
+    }
 }
 
 /// The work of a pass, and its floor from the ceilings of the device for `threads` threads.
@@ -129,6 +147,25 @@ pub fn work(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn reads_are_those_of_the_samples_on_the_map() {
+        let spec = |kind: &str| {
+            format!(
+                "about = \"\"\nbatch = 1\nqueries = 3\nheads = 2\nchannels = 1\nlevels = [[4, 4], [2, 2]]\n\
+                 points = 2\ndtypes = [\"f32\"]\nlocations = {kind}\n"
+            )
+        };
+        let reads = |kind| {
+            let workload = crate::workload::Workload::parse("x", &spec(kind)).unwrap();
+            count_reads(&workload.data(msda::Dtype::F32).unwrap())
+        };
+        // Four pixels of each level, for each of 3 queries, 2 heads and 2 points.
+        let Reads { taps, rows } = reads("{ kind = \"point\", seed = 1 }");
+        assert_eq!((taps, rows), (2.0 * 4.0 * 12.0, 2.0 * 8.0));
+        let Reads { taps, rows } = reads("{ kind = \"point\", outside = 1.0, seed = 1 }");
+        assert_eq!((taps, rows), (0.0, 0.0));
+    }
 
     #[test]
     fn floors_come_from_the_ceilings_of_the_device() {

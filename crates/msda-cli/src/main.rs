@@ -36,7 +36,7 @@ enum Command {
     Run(commands::run::Args),
     /// Check results against a slow, exact implementation
     Verify(commands::verify::Args),
-    /// Measure how fast it is, compared with a plain loop and torch
+    /// Measure how fast it is, compared with portable code and torch
     Bench(commands::bench::Args),
     /// Find the fastest GPU kernel for a problem and remember it
     Tune(commands::tune::Args),

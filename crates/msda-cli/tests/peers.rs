@@ -80,7 +80,7 @@ fn peers_are_measured_beside_ours_and_their_failures_are_noted() {
     let names = PEERS.map(|[name, ..]| format!("peer:{name}"));
     let mut args =
         vec!["bench", "--quick", "--workload", "small", "--engine", "cpu", "--threads", "1", "--json"];
-    args.extend(names.iter().chain([&"torch".into()]).flat_map(|n| ["--engine", n]));
+    args.extend(names.iter().flat_map(|n| ["--engine", n]).chain(["--engine", "torch"]));
     let record = msda.record(&args);
 
     let of = |engine: &str| -> Vec<&Measurement> {
@@ -203,7 +203,7 @@ fn a_peer_that_hangs_or_dies_ends_in_a_message_and_the_run_goes_on() {
     let record = Record::parse(&out).unwrap();
     let engines: Vec<&str> =
         record.measurements.iter().map(|m| m.engine.split('-').next().unwrap()).collect();
-    assert_eq!(engines, ["peer:good", "cpu", "plain"]);
+    assert!(engines[0] == "peer:good" && engines[1..].iter().all(|name| *name == "cpu"), "{engines:?}");
     for (name, why) in [
         ("peer:hangs", "no answer within 10 s; the process was ended"),
         ("peer:dies", "Python ended without an answer (exit status: 1): a fault of the module"),
@@ -233,7 +233,7 @@ fn a_python_that_does_not_start_is_left_out() {
     ] {
         let msda = failing_python().with("FAILS", fails).with("MSDA_PYTHON_TIMEOUT", seconds);
         let record = msda.record(&usual);
-        assert_eq!(record.measurements.len(), 2, "cpu and plain");
+        assert!(record.measurements.iter().all(|m| m.engine.starts_with("cpu-")), "{fails}");
         let found = record.skipped.iter().any(|s| s.what.starts_with("torch") && s.why.contains(why));
         assert!(found, "{fails}: {:?}", record.skipped);
         if !starts {

@@ -78,7 +78,7 @@ fn typical_outputs() {
     let output = msda();
     let kernels = output(&["kernels", "--arch", "sm_90"]);
     compare("kernels", &kernels);
-    let verify = output(&["verify", "--engine", "cpu", "--engine", "plain", "--group", "borders"]);
+    let verify = output(&["verify", "--engine", "cpu", "--engine", "oracle", "--group", "borders"]);
     compare("verify", &masked(&verify));
     let args =
         ["bench", "--quick", "--workload", "small", "--dtype", "f32", "--threads", "1", "--device", "cpu"];

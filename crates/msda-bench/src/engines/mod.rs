@@ -3,7 +3,6 @@
 pub mod external;
 mod local;
 mod names;
-mod plain;
 mod registry;
 
 use anyhow::Result;
@@ -11,13 +10,14 @@ use msda::Problem;
 
 pub use self::local::Local;
 pub use self::names::{is_cuda, ordinal, split_cuda};
-pub use self::plain::Plain;
-pub(crate) use self::plain::for_each_tap;
 pub use self::registry::{Registry, Source};
 
 use crate::record::{Device, Pass, Replay};
 use crate::task::{Results, Task};
 use crate::timing::Effort;
+
+/// The engine of the CPU that every machine has: others are compared with it.
+pub const BASELINE: &str = "cpu-portable";
 
 /// An implementation that runs tasks and can be timed.
 pub trait Engine {

@@ -5,11 +5,11 @@ use msda::oracle::Oracle;
 use msda::{Backend, Cpu, Isa};
 
 use super::external::is_external;
-use super::{Engine, Local, Plain, is_cuda};
+use super::{Engine, Local, is_cuda};
 use crate::{Unknown, gpu};
 
 /// Engines that run in this process, besides the instruction sets of `cpu`.
-const IN_PROCESS: [&str; 4] = ["cpu", Plain::NAME, "oracle", "cuda"];
+const IN_PROCESS: [&str; 3] = ["cpu", "oracle", "cuda"];
 
 fn in_process() -> Vec<String> {
     let isas = Isa::available().into_iter().map(|isa| format!("cpu-{isa}"));
@@ -91,7 +91,6 @@ impl Registry {
         }
         match name {
             "oracle" => Ok(Box::new(Oracle)),
-            Plain::NAME => Ok(Box::new(Plain)),
             "cpu" => Ok(Box::new(Cpu::new())),
             _ if is_cuda(name) => gpu::backend(name),
             _ => {
@@ -114,8 +113,8 @@ mod tests {
     fn a_wrong_name_gets_the_list_of_right_ones() {
         let registry = Registry::default();
         for (name, words) in [
-            ("gpu", &["cpu", "cuda", "plain", "torch", "peer:NAME"][..]),
-            ("plian", &["did you mean plain?"]),
+            ("gpu", &["cpu", "cuda", "oracle", "torch", "peer:NAME"][..]),
+            ("oracel", &["did you mean oracle?"]),
             ("cpu-avx1024", &["cpu-portable"]),
         ] {
             let why = registry.check(name).unwrap_err();
@@ -123,7 +122,7 @@ mod tests {
             assert!(words.iter().all(|word| why.to_string().contains(word)), "{why}");
         }
         assert!(
-            ["cpu", "plain", "torch", "peer:x", "cuda@7", "cpu-neon"]
+            ["cpu", "oracle", "torch", "peer:x", "cuda@7", "cpu-neon"]
                 .iter()
                 .all(|name| registry.check(name).is_ok())
         );

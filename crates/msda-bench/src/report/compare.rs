@@ -111,7 +111,7 @@ pub(super) fn comparisons(run: &Record) -> Vec<Comparison<'_>> {
     for ours in ours.filter(|m| verdict(run, m) == Verdict::Passed) {
         let same = |m: &&Measurement| {
             let other = !is_own(&m.engine) && !is_pinned(&m.engine) && m.engine != "oracle";
-            other && key(m) == key(ours) && in_same_rounds(run, m, ours)
+            other && m.engine != ours.engine && key(m) == key(ours) && in_same_rounds(run, m, ours)
         };
         let other = |m| Other { measured: m, verdict: verdict(run, m), ratio: ratio(m, ours) };
         let others = run.measurements.iter().filter(timed).filter(same).map(other);

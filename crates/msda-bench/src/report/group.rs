@@ -2,6 +2,7 @@
 
 use super::number::{NONE, figure, short};
 use super::{Extensions, by_key, distinct};
+use crate::engines::{self, external::OURS};
 use crate::record::{Device, Measurement, Pass, Record};
 
 /// The measurements of one workload, setting and pass in one run.
@@ -50,19 +51,16 @@ pub(super) fn is_torch(engine: &str) -> bool {
 
 /// Whether an engine is ours and chooses its kernel itself.
 pub(super) fn is_own(engine: &str) -> bool {
-    let (family, _) = engine.split_once(['-', '@']).unwrap_or((engine, ""));
-    ["cpu", "cuda", MSDA].contains(&family) && !engine.contains(':')
+    let ours = ["cpu", OURS].contains(&engine) || engine.starts_with("cpu-") || engines::is_cuda(engine);
+    ours && !is_pinned(engine) && engine != engines::BASELINE
 }
-
-/// The engine of ours that Python measures beside torch and peers.
-pub(super) const MSDA: &str = "msda";
 
 /// Whether two engines were timed in the same rounds: both in this program, or both by Python
 /// beside `msda`. Runs without `msda` have one method for all.
 pub(super) fn in_same_rounds(run: &Record, a: &Measurement, b: &Measurement) -> bool {
     let by_python =
-        |m: &Measurement| m.engine == MSDA || is_torch(&m.engine) || m.engine.starts_with("peer:");
-    !run.measurements.iter().any(|m| m.engine == MSDA) || by_python(a) == by_python(b)
+        |m: &Measurement| m.engine == OURS || is_torch(&m.engine) || m.engine.starts_with("peer:");
+    !run.measurements.iter().any(|m| m.engine == OURS) || by_python(a) == by_python(b)
 }
 
 /// Whether an engine is one of our kernels, selected by name or by an option that changes what it

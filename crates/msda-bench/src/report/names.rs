@@ -2,10 +2,11 @@
 
 use super::group::{is_own, is_pinned, is_torch};
 use super::number::count;
+use crate::engines::BASELINE;
 use crate::record::{Device, Machine, Record};
 
 /// Other implementations: engine and name, in the order of charts.
-const OTHERS: [(&str, &str); 10] = [
+const OTHERS: [(&str, &str); 11] = [
     ("peer:dcnv4-safe", "FlashDeformAttn"),
     ("peer:dcnv4", "FlashDeformAttn, as published"),
     ("peer:triton", "msda-triton"),
@@ -14,10 +15,12 @@ const OTHERS: [(&str, &str); 10] = [
     ("peer:original", "original"),
     ("peer:hub", "transformers"),
     (PLAIN, "plain loop"),
+    (BASELINE, "portable code"),
     ("torch-cuda", "torch"),
     ("torch", "torch"),
 ];
 
+/// A baseline of older records.
 const PLAIN: &str = "plain";
 
 /// The display name of an engine.

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use anyhow::{Result, ensure};
 use msda::Dtype;
-use msda_bench::engines::{Plain, Registry};
+use msda_bench::engines::{BASELINE, Registry};
 use msda_bench::record::{Device, Measurement};
 use msda_bench::report::number::{figure, times};
 use msda_bench::report::{Kind, Table};
@@ -18,8 +18,8 @@ use super::{DeviceArg, PassArg, dtype, whole};
 #[derive(clap::Args)]
 #[command(after_help = "\
 Every engine is checked against an exact implementation before it is timed.
-The engine `plain`, a scalar loop without tricks, is always measured beside the
-others. The GPU is measured where there is one; torch and other implementations
+The engine `cpu-portable`, without vector instructions of its own, is measured
+beside the others. The GPU is measured where there is one; torch and other implementations
 (peer:NAME) where a Python has torch and msda_attn, beside `msda`, our operator
 for torch, in the same rounds. MSDA_ENGINES names a file with more of them. One
 that gives no answer for 300 s is left out; MSDA_PYTHON_TIMEOUT sets this time.
@@ -49,7 +49,7 @@ pub(crate) struct Args {
     /// A value type; may be repeated. All types of the workload when absent
     #[arg(long, value_name = "TYPE", value_parser = dtype())]
     dtype: Vec<Dtype>,
-    /// An engine: cpu, cpu-ISA, plain, cuda, cuda:KERNEL, cuda@GPU, torch, torch-cuda, msda, oracle
+    /// An engine: cpu, cpu-ISA, cuda, cuda:KERNEL, cuda@GPU, torch, torch-cuda, msda, oracle
     /// or peer:NAME; may be repeated
     #[arg(long, value_name = "NAME")]
     engine: Vec<String>,
@@ -144,15 +144,15 @@ fn random_table(entries: &[random::Entry<'_>]) -> String {
     format!("{}\n{} of {} {more}: {}\n", table.text(width, false), slow.len(), entries.len(), slow.join(", "))
 }
 
-/// The engines by the names that records have, with the plain loop beside engines of the CPU.
+/// The engines by the names that records have, with the baseline beside engines of the CPU.
 fn with_baseline(engines: Vec<String>, device: DeviceArg) -> Vec<String> {
     let best = format!("cpu-{}", msda::Isa::best());
     let mut names: Vec<String> =
         engines.into_iter().map(|name| if name == "cpu" { best.clone() } else { name }).collect();
     let on_cpu = |name: &String| name.starts_with("cpu-") || name == "torch";
-    let is_plain = |name: &String| name == Plain::NAME;
-    if device.includes(Device::Cpu) && names.iter().any(on_cpu) && !names.iter().any(is_plain) {
-        names.push(Plain::NAME.into());
+    if device.includes(Device::Cpu) && names.iter().any(on_cpu) && !names.iter().any(|name| name == BASELINE)
+    {
+        names.push(BASELINE.into());
     }
     names
 }
