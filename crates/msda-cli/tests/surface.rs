@@ -92,7 +92,10 @@ fn typical_outputs() {
     let mut lines: Vec<_> = text.lines().collect();
     let row = |line: &str| line.starts_with("f32 ");
     lines.chunk_by_mut(|a, b| row(a) && row(b)).for_each(<[_]>::sort_unstable);
-    compare("bench", &(lines.join("\n") + "\n"));
+    // Without vector instructions there is one engine.
+    if msda::Isa::best() != msda::Isa::Portable {
+        compare("bench", &(lines.join("\n") + "\n"));
+    }
     let doctor = output(&["doctor"]);
     for (name, text) in [("kernels", kernels), ("verify", verify), ("bench", bench), ("doctor", doctor)] {
         assert!(text.lines().all(|line| line.chars().count() <= 80), "{name}: {text}");

@@ -3,8 +3,9 @@
 
 use std::cmp::Reverse;
 
-use super::group::{MSDA, Setting, in_same_rounds, is_own, is_pinned, is_torch, positive};
+use super::group::{Setting, in_same_rounds, is_own, is_pinned, is_torch, positive};
 use super::{by_key, names};
+use crate::engines::external::OURS;
 use crate::record::{Device, Measurement, Pass, Record};
 
 /// Beginnings of the names of workloads that are taken from models. Only these count for the
@@ -148,7 +149,7 @@ pub(super) fn headline<'a>(records: &'a [Record]) -> Vec<Panel<'a>> {
         (names::processor(c.run, m.device), m.workload.clone(), m.pass, m.dtype.clone(), Setting::of(m))
     };
     // The last of those with the same rank counts, so they are reversed.
-    let beside = |c: &Comparison<'_>| c.ours.engine == MSDA;
+    let beside = |c: &Comparison<'_>| c.ours.engine == OURS;
     let rank = |c: &Comparison<'_>| (c.ours.threads, c.counted().count(), beside(c), c.run.created.clone());
     let most = |(_, own): (_, Vec<Comparison<'a>>)| own.into_iter().rev().max_by_key(rank);
     let mut best: Vec<Comparison<'_>> = by_key(all, same).into_iter().filter_map(most).collect();

@@ -19,7 +19,7 @@ use super::{DeviceArg, PassArg, dtype, whole};
 #[command(after_help = "\
 Every engine is checked against an exact implementation before it is timed.
 The engine `cpu-portable`, without vector instructions of its own, is measured
-beside the others. The GPU is measured where there is one; torch and other implementations
+beside the others. The GPU is measured where there is one; torch and others
 (peer:NAME) where a Python has torch and msda_attn, beside `msda`, our operator
 for torch, in the same rounds. MSDA_ENGINES names a file with more of them. One
 that gives no answer for 300 s is left out; MSDA_PYTHON_TIMEOUT sets this time.
