@@ -19,6 +19,7 @@ torch = pytest.importorskip("torch", reason="the command needs torch")
 from msda_attn import (  # noqa: E402
     _bench,
     _bench_models,
+    _bench_run,
     _measure,
     _native,
     _peers,
@@ -426,6 +427,25 @@ def test_a_request_without_runs_imports_all_and_names_are_checked(tmp_path, mine
     assert "mine" in record["known"] and "mine" not in record["absent"]
     done, record = request(tmp_path, {"dtype": "f32", "engines": ["nobody"]})
     assert done.returncode == 2 and record["error"].startswith("engine: got nobody")
+
+
+@pytest.mark.parametrize("live", [False, True])
+def test_for_the_command_msda_a_run_without_our_result_is_noted(tmp_path, live):
+    """A wrong result ends it."""
+    run = {"workload": "x", "dtype": "f32", "device": "cpu", "engines": None}
+
+    def found(operator):
+        record = _bench_run.Record(tmp_path / "record.json", "here", live)
+        operators, limits = {OURS: Operator(operator)}, (0.01, PASSES)
+        measured = _bench_run._measured([run], {"x": LITTLE}, operators, record, limits)
+        return [row.record() for _, results in measured for row in results]
+
+    if live:
+        (row,) = found(broken)
+        assert row["missing"] == "NotImplementedError: no kernel" and not row["refused"]
+    for operator in (wrong_place, *([] if live else [broken])):
+        with pytest.raises(_measure.Wrong):
+            found(operator)
 
 
 def test_the_command_prints_a_table_and_writes_a_record(tmp_path):

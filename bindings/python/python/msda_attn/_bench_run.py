@@ -111,8 +111,11 @@ def _measured(
             long, workload = DTYPES[dtype], workloads[name]
             results = _measure.measure(workload, long, device, chosen, *limits, note)
         except _measure.Wrong as wrong:
-            record.save(running=None, error=f"{name} in {long} on {device}: {wrong}")
-            raise
+            # Without a compiler of kernels there is no result, but the next run may have one.
+            if not record.live or wrong.result.error:
+                record.save(running=None, error=f"{name} in {long} on {device}: {wrong}")
+                raise
+            results = [wrong.result]
         found = record.document["results"] + [{"run": at, **result.record()} for result in results]
         record.save(results=found, running=None)
         yield run, results

@@ -23,10 +23,6 @@ CHEAPEST = "torch, value + value"
 HOST_COLUMNS = ("no grad", "with grad", "forward + backward")
 
 
-class Wrong(Exception):
-    """The operator gave a wrong result, or none."""
-
-
 class Error(NamedTuple):
     """The largest difference from the exact result, and the difference allowed."""
 
@@ -59,6 +55,14 @@ class Result:
             return {**found, "missing": self.missing or "not run", "refused": self.refused}
         check = dict(zip(("max_error", "tolerance", "compared"), self.error))
         return {**found, **self.work.record(), "check": check | {"inexact": not self.exact}}
+
+
+class Wrong(Exception):
+    """The operator gave a wrong result, or none."""
+
+    def __init__(self, result: Result) -> None:
+        super().__init__(f"{result.which}: {result.missing}")
+        self.result = result
 
 
 def _poison(*like: Tensor) -> None:
@@ -169,7 +173,7 @@ def measure(
             else:
                 result.missing = _judge(result.error, result.exact)
             if result.missing and peer is OURS:
-                raise Wrong(f"{which}: {result.missing}")
+                raise Wrong(result)
             result.work = _work(run, which, calls[which], grad)
     note("")
     timed = [result for result in results if not result.missing]
