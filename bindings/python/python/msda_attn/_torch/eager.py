@@ -60,7 +60,7 @@ class Private:
         self.gap = (None, None) if in_tables else ()
         # The sum of the wanted bits by `needs_input_grad` of `Attention`.
         self.wanted = {
-            (False, False, first, *map(bool, self.gap), *rest): sum(
+            (False, first, *map(bool, self.gap), *rest): sum(
                 itertools.compress(bits, (first, *rest))
             )
             for first, *rest in itertools.product((False, True), repeat=len(bits))
@@ -68,30 +68,33 @@ class Private:
 
 
 class Attention(torch.autograd.Function):
-    """A call of private operators with its gradients. `tail` are the arguments behind `tensors`."""
+    """A call with its gradients: private operators, and the arguments behind the tensors.
+
+    Both are one argument, because every argument costs host time.
+    """
 
     @staticmethod
-    def forward(ctx, private, tail, *tensors):
+    def forward(ctx, call, *tensors):
         ctx.save_for_backward(*tensors)
-        ctx.private, ctx.tail = private, tail
+        private, tail = ctx.call = call
         return private.forward(*tensors, *tail)
 
     @staticmethod
     def backward(ctx, grad):
-        private, backward = ctx.private, ctx.private.backward
-        wanted = private.wanted[ctx.needs_input_grad]
+        private, tail = ctx.call
+        backward, wanted = private.backward, private.wanted[ctx.needs_input_grad]
         if wanted != private.all_wanted:
             backward = functools.partial(backward, wanted=wanted)
         if _is_grad_enabled():
             backward = functools.partial(WithoutGradient.apply, backward)
         try:
-            value, *others = backward(grad, *ctx.saved_tensors, *ctx.tail)
+            value, *others = backward(grad, *ctx.saved_tensors, *tail)
         except RuntimeError as error:
             _raise(error)
         if wanted != private.all_wanted:
             found = zip((value, *others), private.bits)
             value, *others = (result if wanted & bit else None for result, bit in found)
-        return None, None, value, *private.gap, *others
+        return None, value, *private.gap, *others
 
 
 class WithoutGradient(torch.autograd.Function):
@@ -174,7 +177,7 @@ def run_form(
             value, *others = tensors
             tensors = (value, *tables(shapes, starts), *others)
         if needs_grad and _is_grad_enabled():
-            return Attention.apply(private, tail, *tensors)
+            return Attention.apply((private, tail), *tensors)
         return private.forward(*tensors, *tail)
     except RuntimeError as error:
         _raise(error)
