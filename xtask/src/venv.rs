@@ -7,8 +7,18 @@ use std::process::{Command, Stdio};
 use anyhow::{Context, Result, bail};
 
 /// What the comparison and the tests of the Python package need.
-const PACKAGES: [&str; 8] =
-    ["torch", "numpy", "transformers", "jax", "pytest", "onnx", "onnxscript", "onnxruntime"];
+const PACKAGES: [&str; 10] = [
+    "torch",
+    "numpy",
+    "transformers",
+    "jax",
+    "pytest",
+    "onnx",
+    "onnxscript",
+    "onnxruntime",
+    "onnxslim",
+    "matplotlib",
+];
 
 /// Formatters, checkers, the generator of the site, and what runs tests in several processes.
 /// Another version formats other lines and finds other faults.

@@ -250,6 +250,10 @@ pub struct Work {
     pub floor_ms: f64,
     /// The ceiling that sets the floor: `fma`, `gather` or `stream`; on a GPU `gather` or `copy`.
     pub bound: String,
+    /// On the processor: milliseconds in which the same rows are loaded in the same order, and
+    /// nothing else is done.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rows_ms: Option<f64>,
 }
 
 /// Agreement with the oracle.

@@ -141,7 +141,20 @@ pub fn work(
     };
     let (bound, seconds) =
         bounds.into_iter().filter(|b| b.1 > 0.0).max_by(|a, b| a.1.total_cmp(&b.1)).unwrap_or(("none", 0.0));
-    Work { flops, gathered_bytes, compulsory_bytes, floor_ms: seconds * 1e3, bound: bound.into() }
+    let floor_ms = seconds * 1e3;
+    Work { flops, gathered_bytes, compulsory_bytes, floor_ms, bound: bound.into(), rows_ms: None }
+}
+
+/// The milliseconds in which this many threads load the rows of a forward pass in its order; none
+/// for rows that the probe does not load, or too many to list.
+pub fn rows_ms(task: &Task<'_>, reads: Reads, threads: usize) -> Option<f64> {
+    const MOST: f64 = 2e7;
+    if task.pass != Pass::Forward || reads.taps > MOST {
+        return None;
+    }
+    let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().ok()?;
+    let (bytes, rate) = pool.install(|| probe::replay(Isa::best(), &task.problem, &task.inputs)).ok()?;
+    Some(bytes / rate * 1e3)
 }
 
 #[cfg(test)]

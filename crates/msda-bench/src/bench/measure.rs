@@ -168,7 +168,7 @@ impl Bench<'_> {
         }
         // A run on a few queries may need kernels of its own.
         let check = expected.check(engine, data, cell.pass, !self.options.brief)?;
-        let work = work::work(
+        let mut work = work::work(
             &data.problem,
             *reads,
             cell.pass,
@@ -176,6 +176,9 @@ impl Bench<'_> {
             engine.device(),
             cell.threads,
         );
+        if engine.device() == Device::Cpu && !self.options.brief {
+            work.rows_ms = work::rows_ms(&task, *reads, cell.threads);
+        }
         let times = engine
             .time(&task, self.effort(engine.device()))
             .with_context(|| format!("timing {}", engine.name()))?;

@@ -31,7 +31,7 @@ pub struct Cuda {
     name: String,
     device: Gpu,
     options: Options,
-    guest: bool,
+    may_fail: bool,
     /// The task whose tensors are on the device.
     loaded: Option<((Key, Pass), Resident)>,
     /// The last task and its kernel.
@@ -91,15 +91,15 @@ impl Cuda {
         Self::new(name, ordinal, options, false)
     }
 
-    /// An engine called `name` that runs `kernel`; an error without the GPU. It is a guest: the
-    /// benchmark notes its failures and goes on.
+    /// An engine called `name` that runs `kernel`; an error without the GPU. Where it fails, the
+    /// benchmark notes it and goes on.
     pub fn with_kernel(name: &str, ordinal: usize, kernel: Kernel) -> Result<Self> {
         Self::new(name, ordinal, Options { kernel: Some(kernel), ..Options::CHOSEN }, true)
     }
 
-    fn new(name: &str, ordinal: usize, options: Options, guest: bool) -> Result<Self> {
+    fn new(name: &str, ordinal: usize, options: Options, may_fail: bool) -> Result<Self> {
         let device = Gpu::open(ordinal).with_context(|| format!("engine {name}"))?;
-        Ok(Self { name: name.to_owned(), device, options, guest, loaded: None, ran: None })
+        Ok(Self { name: name.to_owned(), device, options, may_fail, loaded: None, ran: None })
     }
 
     /// Its GPU.
@@ -176,7 +176,7 @@ impl Engine for Cuda {
     }
 
     fn may_fail(&self) -> bool {
-        self.guest
+        self.may_fail
     }
 
     fn device(&self) -> Device {

@@ -13,7 +13,7 @@ const OTHERS: [(&str, &str); 11] = [
     ("peer:triton-query-block", "query-block Triton"),
     ("peer:mmcv", "mmcv"),
     ("peer:original", "original"),
-    ("peer:hub", "transformers"),
+    ("peer:hub", "hub kernel"),
     (PLAIN, "plain loop"),
     (BASELINE, "portable code"),
     ("torch-cuda", "torch"),

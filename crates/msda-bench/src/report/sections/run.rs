@@ -58,7 +58,7 @@ const THREADS: &str = "threads";
 
 use Kind::{Number, Word};
 
-const COLUMNS: [Column; 11] = [
+const COLUMNS: [Column; 12] = [
     ("dtype", Word, 0, |l| l.2.dtype.clone(), ""),
     ("engine", Word, 0, |l| l.2.engine.clone(), ""),
     (THREADS, Number, 1, threads, ""),
@@ -77,6 +77,13 @@ const COLUMNS: [Column; 11] = [
         3,
         |l| percent(l.2.reached()),
         "of limit: share of the speed that the measured limits of the machine allow.",
+    ),
+    (
+        "of rows",
+        Number,
+        3,
+        |l| percent(l.2.work.rows_ms.map(|rows| rows / l.2.time.median)),
+        "of rows: share of the speed at which this machine loads the same rows and does nothing else.",
     ),
     (
         "err/tol",
