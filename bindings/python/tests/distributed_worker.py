@@ -276,8 +276,8 @@ def check_compiled() -> None:
 UNSUPPORTED: dict[str, str] = {}
 if tuple(int(n) for n in torch.__version__.split(".")[:2]) < (2, 8):
     UNSUPPORTED = {
-        "fsdp": "FSDP2 on CPUs raises in torch 2.6, and sums gradients in 2.7, of any module",
-        "uneven-heads-twice": "DTensor of torch 2.6 and 2.7 cannot redistribute these tensors",
+        "fsdp": "FSDP2 on CPUs sums gradients in torch 2.7, of any module",
+        "uneven-heads-twice": "DTensor of torch 2.7 cannot redistribute these tensors",
     }
 
 
