@@ -219,9 +219,9 @@ impl<'a> Gpu<'a> {
     /// As for [`Prepared::launch`].
     unsafe fn launch(&self, prepared: Prepared) -> Result<()> {
         let mut workspace = Free { bytes: 0, data: ptr::null_mut() };
-        // SAFETY: the stream is that of the context, and XLA's buffers live until it has run the call.
-        // The workspace is freed when the call is queued: XLA runs custom calls on one stream per
-        // GPU, so only later work of this stream gets the memory.
+        // SAFETY: the stream is that of the context, and XLA's buffers live until it has run the
+        // call. The workspace is freed when the call is queued: XLA runs custom calls on one stream
+        // per GPU, so only later work of this stream gets the memory.
         unsafe {
             let stream = self.call(self.api.get_stream, ptr::null_mut())?;
             let launched = prepared.launch(stream, |bytes| {
@@ -327,7 +327,8 @@ unsafe fn error(api: &Api, refused: &Refused) -> *mut c_void {
         message: message.as_ptr(),
         code,
     };
-    // SAFETY: the function is XLA's. It copies the message, which lives until the end of this function.
+    // SAFETY: the function is XLA's. It copies the message, which lives until the end of this
+    // function.
     unsafe { (api.create_error)(&mut new) }
 }
 
@@ -353,7 +354,8 @@ unsafe fn run(frame: &Frame, on_gpu: bool, backward: bool) -> Result<()> {
     if frame.stage != EXECUTE {
         return Ok(());
     }
-    // SAFETY: the lists have the layout that `check_layout` compared, and live as long as the frame.
+    // SAFETY: the lists have the layout that `check_layout` compared, and live as long as the
+    // frame.
     let (numbers, inputs, results) =
         unsafe { (numbers(&frame.attributes)?, buffers(&frame.inputs), buffers(&frame.results)) };
     let (levels, [options, points]) = LevelSizes::read_setup("XLA", numbers)?;
@@ -408,8 +410,8 @@ unsafe fn run(frame: &Frame, on_gpu: bool, backward: bool) -> Result<()> {
 /// # Safety
 /// As for [`run`], and the output was checked.
 unsafe fn run_forward(frame: &Frame, on_gpu: bool, call: &Call<'_>, output: &Tensor<'_>) -> Result<()> {
-    // SAFETY: all buffers are in memory of the device that `on_gpu` says, and live through the call, on
-    // a GPU until the stream has run it. The output is dense.
+    // SAFETY: all buffers are in memory of the device that `on_gpu` says, and live through the
+    // call, on a GPU until the stream has run it. The output is dense.
     unsafe {
         if on_gpu {
             let gpu = Gpu::new(frame)?;
@@ -428,8 +430,8 @@ unsafe fn run_backward(
     grad_output: &Tensor<'_>,
     grads: [Option<Tensor<'_>>; 4],
 ) -> Result<()> {
-    // SAFETY: all buffers are in memory of the device that `on_gpu` says, and live through the call, on
-    // a GPU until the stream has run it. The gradients are dense.
+    // SAFETY: all buffers are in memory of the device that `on_gpu` says, and live through the
+    // call, on a GPU until the stream has run it. The gradients are dense.
     unsafe {
         if on_gpu {
             let gpu = Gpu::new(frame)?;

@@ -33,9 +33,10 @@ impl Subject {
         Ok(Self { name, device, backends: vec![backend] })
     }
 
-    /// All backends of a device. On the CPU: every instruction set. On a GPU: the chosen kernels, the same with sums of `f16`, for fixed
-    /// sizes, with level sizes in device memory and with atomic additions, the generic kernel, and
-    /// kernels with parameters that change with every case and seed.
+    /// All backends of a device. On the CPU: every instruction set. On a GPU: the chosen kernels,
+    /// the same with sums of `f16`, for fixed sizes, with level sizes in device memory and with
+    /// atomic additions, the generic kernel, and kernels with parameters that change with every
+    /// case and seed.
     pub fn all(device: Device, seeds: &[u64]) -> Result<Vec<Self>> {
         if device == Device::Cpu {
             let isas = Isa::available().into_iter().map(|isa| format!("cpu-{isa}"));

@@ -49,7 +49,8 @@ pub unsafe extern "C" fn msda_forward(
         let (call, output) = unsafe { (types::call(inputs)?, types::tensor("output", output)?) };
         let problem = call.problem()?;
         call.check_output(&output)?;
-        // SAFETY: the memory is as large as sizes and strides say, and the output is the call's alone.
+        // SAFETY: the memory is as large as sizes and strides say, and the output is the call's
+        // alone.
         unsafe { cpu::forward(&call, &problem, &output, on_threads(threads)?) }
     })
 }
@@ -112,8 +113,8 @@ pub unsafe extern "C" fn msda_cuda_forward(
     workspace: *mut c_void,
     workspace_bytes: usize,
 ) -> i32 {
-    // SAFETY: the structures are null or valid. Tensors and workspace are in memory of the device, and
-    // stay there until the stream has run the call.
+    // SAFETY: the structures are null or valid. Tensors and workspace are in memory of the device,
+    // and stay there until the stream has run the call.
     guard(|| unsafe {
         forward(inputs, output, device)?.launch(stream, |bytes| room(workspace, workspace_bytes, bytes))
     })
@@ -152,8 +153,8 @@ pub unsafe extern "C" fn msda_cuda_backward(
     workspace: *mut c_void,
     workspace_bytes: usize,
 ) -> i32 {
-    // SAFETY: the structures are null or valid. Tensors and workspace are in memory of the device, and
-    // stay there until the stream has run the call.
+    // SAFETY: the structures are null or valid. Tensors and workspace are in memory of the device,
+    // and stay there until the stream has run the call.
     guard(|| unsafe {
         match backward(inputs, grad_output, gradients, device)? {
             Some(prepared) => prepared.launch(stream, |bytes| room(workspace, workspace_bytes, bytes)),

@@ -139,7 +139,8 @@ pub(crate) unsafe fn call<'a>(raw: *const msda_inputs) -> Result<Call<'a>> {
     let raw = unsafe { raw.as_ref() }.ok_or_else(|| null("inputs", "a structure"))?;
     let levels = usize::try_from(raw.levels)
         .map_err(|_| Refused::value("levels", raw.levels, "a number of at least 0"))?;
-    // SAFETY: the lists are null or have these numbers of entries, as the fields of the structure say.
+    // SAFETY: the lists are null or have these numbers of entries, as the fields of the structure
+    // say.
     let (shapes, starts, points) = unsafe {
         let shapes = list(raw.spatial_shapes, 2 * levels);
         let shapes = shapes.ok_or_else(|| null(SHAPES, "heights and widths"))?;
@@ -148,8 +149,8 @@ pub(crate) unsafe fn call<'a>(raw: *const msda_inputs) -> Result<Call<'a>> {
     let levels = LevelSizes::read(levels, |i| shapes[i], starts.map(|starts| |i| starts[i]))?;
     let fused = !raw.reference_points.is_null();
     let [value, reference @ .., locations, weights] = names(fused) else { unreachable!("3 or 4 names") };
-    // SAFETY: the tensors are fields of the structure; the reference points are not null in the form
-    // that has a name for them.
+    // SAFETY: the tensors are fields of the structure; the reference points are not null in the
+    // form that has a name for them.
     let (value, locations, weights, reference) = unsafe {
         (
             tensor(value, &raw.value)?,

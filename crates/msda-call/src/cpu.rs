@@ -42,7 +42,8 @@ pub unsafe fn backward(
     let (inputs, data) = unsafe { (inputs(call)?, read(grad_output)?) };
     let grad_view = View { data, strides: Some(strides) };
     let [value, locations, weights, reference] = grads.map(|grad| {
-        // SAFETY: each destination has memory of its own, and until this function returns it is ours.
+        // SAFETY: each destination has memory of its own, and until this function returns it is
+        // ours.
         grad.map(|grad| unsafe { write(&grad) }).transpose()
     });
     let gradients =
@@ -93,8 +94,8 @@ fn address<T>(tensor: &Tensor<'_>, len: usize) -> *mut T {
 /// For `'a` the memory of the tensor is there, and nobody writes to it.
 unsafe fn read<'a>(tensor: &Tensor<'a>) -> Result<Slice<'a>> {
     let len = checked_len(tensor)?;
-    // SAFETY: the span of the tensor is `len` elements of the type that `dtype` names. `checked_len`
-    // refuses null, unaligned addresses, and more bytes than `isize` counts.
+    // SAFETY: the span of the tensor is `len` elements of the type that `dtype` names.
+    // `checked_len` refuses null, unaligned addresses, and more bytes than `isize` counts.
     Ok(unsafe {
         match tensor.dtype {
             Dtype::F64 => Slice::F64(slice::from_raw_parts(address(tensor, len), len)),

@@ -34,7 +34,8 @@ pub struct Prepared {
 }
 
 impl Prepared {
-    /// A forward pass into `output`, a dense `(B, Q, H * D)`. The plan is found, or made and stored.
+    /// A forward pass into `output`, a dense `(B, Q, H * D)`. The plan is found, or made and
+    /// stored.
     pub fn forward(call: &Call<'_>, output: &Tensor<'_>, device: usize) -> Result<Self> {
         let [batch, row, _] = output.dense_outer();
         let channels = call.value.sizes.last().map_or(0, |&n| n as usize);

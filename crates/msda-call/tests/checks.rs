@@ -1,5 +1,5 @@
-//! Calls that are refused. Sizes and strides of a caller may be any numbers: no arithmetic overflows,
-//! and the message begins with the name of the argument.
+//! Calls that are refused. Sizes and strides of a caller may be any numbers: no arithmetic
+//! overflows, and the message begins with the name of the argument.
 #![allow(unsafe_code)]
 
 use std::ptr;

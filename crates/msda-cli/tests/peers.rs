@@ -1,7 +1,7 @@
 //! Torch and other implementations, measured by the command through Python.
 //!
-//! Most tests need a Python with torch and the package of this repository: `MSDA_PYTHON`, or that of
-//! `.venv`. Without it they are skipped, unless `MSDA_PYTHON` is set.
+//! Most tests need a Python with torch and the package of this repository: `MSDA_PYTHON`, or that
+//! of `.venv`. Without it they are skipped, unless `MSDA_PYTHON` is set.
 
 mod shell;
 

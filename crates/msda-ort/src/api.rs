@@ -122,8 +122,8 @@ impl Api {
     /// # Safety
     /// `base` is what ONNX Runtime passes to `RegisterCustomOps`.
     pub(crate) unsafe fn load(base: *const ApiBase) -> std::result::Result<Self, Handle> {
-        // SAFETY: ONNX Runtime's `OrtApiBase` lives as long as the process, and begins with these two
-        // functions. The first version of the table has `CreateStatus`.
+        // SAFETY: ONNX Runtime's `OrtApiBase` lives as long as the process, and begins with these
+        // two functions. The first version of the table has `CreateStatus`.
         unsafe {
             let base = &*base;
             let table = (base.get_api)(VERSION);

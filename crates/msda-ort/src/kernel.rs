@@ -56,7 +56,8 @@ impl Kernel {
     /// `context` is the context of a run of this kernel.
     pub(crate) unsafe fn compute(&self, context: Handle) -> Result<()> {
         let api = self.api;
-        // SAFETY: the context is that of a run. The indices below are those of the operator's inputs.
+        // SAFETY: the context is that of a run. The indices below are those of the operator's
+        // inputs.
         let input = |i: usize, name| unsafe { Input::new(api, context, i, name) };
         let levels = level_sizes(&input(1, SHAPES)?, &input(2, STARTS)?)?;
         let names = self.form.floats();
@@ -110,9 +111,9 @@ impl Kernel {
                 let prepared = Prepared::forward(&call, &output, number)?;
                 // Two runs may queue on one stream: the workspaces stay locked until the end.
                 let mut locked = None;
-                // SAFETY: ONNX Runtime's tensors are in memory of the device until the stream has run
-                // the call. The workspace stays until the kernel is destroyed, and only this stream
-                // uses it, one run after the other.
+                // SAFETY: ONNX Runtime's tensors are in memory of the device until the stream has
+                // run the call. The workspace stays until the kernel is destroyed, and only this
+                // stream uses it, one run after the other.
                 unsafe {
                     prepared.launch(stream, |bytes| {
                         let guard = self.workspaces.lock().unwrap_or_else(PoisonError::into_inner);

@@ -118,8 +118,8 @@ fn domain(api: Api) -> Result<Handle> {
 /// `op` is the first field of an [`Op`], as [`domain`] adds them. They live until the process ends.
 unsafe fn op(op: *const CustomOp) -> &'static Op {
     debug_assert!(op.cast::<Op>().is_aligned());
-    // SAFETY: `questions` is the first field of a `repr(C)` structure, so its address is that of the
-    // operator, which `domain` leaked.
+    // SAFETY: `questions` is the first field of a `repr(C)` structure, so its address is that of
+    // the operator, which `domain` leaked.
     unsafe { &*op.cast::<Op>() }
 }
 

@@ -21,8 +21,9 @@ pub(crate) struct Workspace {
 unsafe impl Send for Workspace {}
 
 impl Workspace {
-    /// The address of device memory for work on a stream. It is not freed before the kernel is: ONNX Runtime's allocator may
-    /// give freed memory to another stream, and a captured graph uses it again.
+    /// The address of device memory for work on a stream. It is not freed before the kernel is:
+    /// ONNX Runtime's allocator may give freed memory to another stream, and a captured graph uses
+    /// it again.
     ///
     /// # Safety
     /// `context` is that of the run, and `device` describes memory of its device.
@@ -41,7 +42,8 @@ impl Workspace {
         // Sizes that grow slowly take at most twice the largest.
         let bytes = bytes.checked_next_power_of_two().unwrap_or(bytes);
         let mut new = Self { api, allocator: ptr::null_mut(), memory: ptr::null_mut(), stream, bytes };
-        // SAFETY: the run has not ended, so context and device live; the results are valid to write.
+        // SAFETY: the run has not ended, so context and device live; the results are valid to
+        // write.
         unsafe {
             api.kernel_context_get_allocator(context, device, &mut new.allocator)?;
             api.allocator_alloc(new.allocator, bytes, &mut new.memory)?;

@@ -296,8 +296,9 @@ fn run_forward<const T: usize>(api: &'static Api, floats: [Owned; T], levels: Le
         let mut scratch = None;
         let (device, stream) = current(api, place)?;
         let prepared = Prepared::forward(&call, &out, device)?;
-        // SAFETY: torch's tensors live until the stream has used them. The workspace is freed before the stream has used it, and torch's
-        // allocator gives it only to later work of the same stream.
+        // SAFETY: torch's tensors live until the stream has used them. The workspace is freed
+        // before the stream has used it, and torch's allocator gives it only to later work of the
+        // same stream.
         unsafe { prepared.launch(stream, |bytes| workspace(api, &mut scratch, bytes, place))? };
     }
     Ok([output])

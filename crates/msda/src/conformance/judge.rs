@@ -262,8 +262,8 @@ impl Wide {
         })
     }
 
-    /// The results in `F`, with each location changed by `change`; in the fused form, each reference
-    /// point and offset. Without a gradient of the output, the output alone.
+    /// The results in `F`, with each location changed by `change`; in the fused form, each
+    /// reference point and offset. Without a gradient of the output, the output alone.
     fn evaluate<F: Float>(&self, p: &Problem, change: impl Fn(f64) -> f64) -> crate::Result<Results> {
         let changed = |numbers: &[f64]| numbers.iter().copied().map(&change).collect::<Vec<_>>();
         let widened = |numbers: Vec<F>| numbers.into_iter().map(F::to_f64).collect::<Vec<_>>();
