@@ -26,7 +26,7 @@ use anyhow::{Context, Result, bail};
 /// A command: its name, what it does, and the code.
 type Task = (&'static str, &'static str, fn() -> Result<()>);
 
-const TASKS: [Task; 18] = [
+const TASKS: [Task; 19] = [
     (
         "test",
         "set up what the tests need and run all of them: format, lints, unit, battery, Python, examples",
@@ -69,6 +69,11 @@ const TASKS: [Task; 18] = [
     ("readme", "the first command of the README in a copy of the project; `test` runs it too", readme_alone),
     ("docs", "make the documentation site in target/site and check its links", docs::build),
     ("gpu-bundle", "gather into target/gpu what scripts/gpu.sh runs on a machine with a GPU", gpu_bundle),
+    (
+        "freeze",
+        "kernels and results that a redesign must not change: write them, or compare with FILE",
+        freeze,
+    ),
     ("record", "measure this machine with every usual workload into records/", record),
     ("sanitize", "the CPU tests under AddressSanitizer (needs a nightly toolchain)", sanitize::run),
     ("fuzz", "the readers of files against damaged files, for a minute", fuzz),
@@ -253,6 +258,32 @@ fn record() -> Result<()> {
     let env = env_of(&venv);
     cargo(&["run", "--release", "--quiet", "--", "bench", "--out", "target/xtask-record"], &env)?;
     eprintln!("now copy target/xtask-record/record.json to records/<machine>/<date>-<what>.json");
+    Ok(())
+}
+
+/// `cargo xtask freeze [FILE]`: the lines of the example `freeze`, compared with those of a file.
+fn freeze() -> Result<()> {
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let example = ["run", "--release", "--quiet", "-p", "msda-bench", "--example", "freeze"];
+    let done = Command::new(cargo).args(example).current_dir(root()).stderr(Stdio::inherit()).output()?;
+    if !done.status.success() {
+        bail!("the example freeze ended with {}", done.status);
+    }
+    let now = String::from_utf8(done.stdout)?;
+    let Some(file) = std::env::args().nth(2) else {
+        let path = root().join("target/freeze.txt");
+        std::fs::write(&path, &now)?;
+        eprintln!("wrote {} lines to {}", now.lines().count(), path.display());
+        return Ok(());
+    };
+    let then = std::fs::read_to_string(&file).with_context(|| format!("reading {file}"))?;
+    let differ = then.lines().zip(now.lines()).filter(|(then, now)| then != now);
+    let differ = differ.inspect(|(then, now)| println!("- {then}\n+ {now}")).count();
+    let (then, now) = (then.lines().count(), now.lines().count());
+    if differ > 0 || then != now {
+        bail!("{differ} lines differ; {file} has {then} lines, this program writes {now}");
+    }
+    eprintln!("all {now} lines are as in {file}");
     Ok(())
 }
 

@@ -16,14 +16,15 @@ use crate::files::cannot;
 use crate::record::{Record, sources};
 use crate::report::{self, Extensions, Screen, USUAL_WIDTH};
 
-/// The width of help texts, and of all text where there is no terminal.
+/// The width of help texts, and of all text where there is neither a terminal nor `COLUMNS`.
 pub const WIDTH: usize = USUAL_WIDTH;
 
 /// The width of the terminal, and whether text may be coloured.
 pub fn screen() -> Screen {
     let size = terminal_size::terminal_size_of(std::io::stdout());
     // Narrower than this, no table says anything.
-    let width = size.map_or(WIDTH, |(width, _)| usize::from(width.0).max(40));
+    let wanted = std::env::var("COLUMNS").ok().and_then(|columns| columns.parse().ok());
+    let width = size.map(|(width, _)| usize::from(width.0)).or(wanted).map_or(WIDTH, |width| width.max(40));
     Screen { width, color: color() }
 }
 

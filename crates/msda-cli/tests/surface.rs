@@ -11,9 +11,16 @@ use shell::{Shell, text};
 
 /// What commands print, on standard output or else on standard error.
 fn msda() -> impl Fn(&[&str]) -> String {
+    let msda = wide();
+    move |args| msda(args, "80")
+}
+
+/// The same on a terminal with this many columns.
+fn wide() -> impl Fn(&[&str], &str) -> String {
     let msda = Shell::new(env!("CARGO_BIN_EXE_msda")).without_gpu().with("MSDA_PYTHON", "no-such-python");
-    move |args| {
-        let run = msda.command(args).env_remove("RAYON_NUM_THREADS").output().unwrap();
+    move |args, columns| {
+        let mut command = msda.command(args);
+        let run = command.env("COLUMNS", columns).env_remove("RAYON_NUM_THREADS").output().unwrap();
         text(if run.stdout.is_empty() { &run.stderr } else { &run.stdout })
     }
 }
@@ -75,14 +82,16 @@ fn help_texts() {
 
 #[test]
 fn typical_outputs() {
-    let output = msda();
+    let at_width = wide();
+    let output = |args: &[&str]| at_width(args, "80");
     let kernels = output(&["kernels", "--arch", "sm_90"]);
     compare("kernels", &kernels);
     let verify = output(&["verify", "--engine", "cpu", "--engine", "oracle", "--group", "borders"]);
     compare("verify", &masked(&verify));
     let args =
         ["bench", "--quick", "--workload", "small", "--dtype", "f32", "--threads", "1", "--device", "cpu"];
-    let bench = output(&args);
+    // With all columns: fewer fit if a number has more digits.
+    let bench = at_width(&args, "200");
     // The first lines and the result name this machine.
     let (_, rest) = bench.split_once("\nsmall forward").unwrap();
     let (tables, end) = rest.split_once("\nReport: ").unwrap();
@@ -96,8 +105,9 @@ fn typical_outputs() {
     if msda::Isa::best() != msda::Isa::Portable {
         compare("bench", &(lines.join("\n") + "\n"));
     }
+    let report = output(&["report", "report/record.json"]);
     let doctor = output(&["doctor"]);
-    for (name, text) in [("kernels", kernels), ("verify", verify), ("bench", bench), ("doctor", doctor)] {
+    for (name, text) in [("kernels", kernels), ("verify", verify), ("report", report), ("doctor", doctor)] {
         assert!(text.lines().all(|line| line.chars().count() <= 80), "{name}: {text}");
     }
 }

@@ -53,7 +53,7 @@ fn the_report_has_the_sections_of_the_study() {
 fn without_a_gpu_the_cpu_is_probed_and_other_probes_are_skipped() {
     let study = study();
     let said = study.ok(&["probe", "--quick", "--out", "probed"]);
-    for words in ["probe.cpu", "gather-memory", "GB/s", "skipped", "probe.tma-tile", "hint: "] {
+    for words in ["probe.cpu", "gather-memory", "GB/s", "Left out", "probe.tma-tile", "hint: "] {
         assert!(said.contains(words), "{said}");
     }
     let record = Record::load(&study.at("probed/record.json")).unwrap();
@@ -192,6 +192,6 @@ fn an_analysis_has_tables_and_says_what_was_left_out() {
     let said = study.ok(&["analyze", "--workload", "small", "--record", records]);
     assert!(said.contains("analyze.small") && said.contains("roof"), "{said}");
     // Without counters there is no conclusion.
-    assert!(said.contains("skipped") && !said.contains("bounds it"), "{said}");
+    assert!(said.contains("Left out") && !said.contains("bounds it"), "{said}");
     study.fails(1, &["analyze", "--kernel", "nonsense"], &["hint: `msda kernels`"]);
 }
