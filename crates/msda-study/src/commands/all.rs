@@ -22,7 +22,8 @@ const BARE_RUNGS: [&str; 3] = ["original_f16", "persistent_full", "persistent_qu
 
 #[derive(clap::Args)]
 #[command(after_help = "Checks and times every rung with both kinds of locations, runs every probe, and \
-    writes one record that `msda-study claims --record DIR/record.json` reads. Needs a GPU; what a GPU cannot run is listed with the reason.
+    writes one record that `msda-study claims --record DIR/record.json` reads. Needs a GPU. \
+    What a GPU cannot run is listed with the reason.
 
 Examples:
   msda-study all --out mine

@@ -305,7 +305,7 @@ class _Choices(TorchDispatchMode):
 
 @dataclasses.dataclass
 class _Run:
-    """Inputs by their names in the file, torch's results, and what it selected on its way."""
+    """Inputs by their names in the file, torch's results, and what its top-k and sort selected."""
 
     inputs: dict[str, np.ndarray]
     results: list[np.ndarray]
