@@ -87,7 +87,7 @@ pub fn advice(record: &Record) -> Option<String> {
         (
             "torch",
             "To compare with torch, run `cargo xtask setup` in the project's folder, or set MSDA_PYTHON to a \
-             Python that has torch.",
+             Python that has torch. The package msda_attn must be installed there.",
         ),
         ("cuda", "To measure a GPU, install NVIDIA's driver and NVRTC; `msda doctor` shows what is missing."),
     ];
